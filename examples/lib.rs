@@ -64,6 +64,8 @@ mod guide {
     struct Durability;
     #[doc = include_str!("../docs/guide/observability.md")]
     struct Observability;
+    #[doc = include_str!("../docs/guide/retry-operations.md")]
+    struct RetryOperations;
     #[doc = include_str!("../docs/guide/middleware.md")]
     struct Middleware;
     #[doc = include_str!("../docs/guide/testing.md")]

@@ -26,6 +26,8 @@ open_enum! {
         BudgetSpent = "budget_spent",
         /// The wait before the next attempt was too long.
         WaitTooLong = "wait_too_long",
+        /// No subscription takes it, and none is on record.
+        NoSubscription = "no_subscription",
     }
 }
 
@@ -55,10 +57,10 @@ pub struct DlqFilter {
     /// Only events with this text in one of their errors
     #[cfg_attr(feature = "schema", param(max_length = 1000), schema(max_length = 1000))]
     pub text: Option<String>,
-    /// Only events of this group, as `/v1/dlq/groups` shows it
+    /// Only events with this error fingerprint, as `/v1/dlq/groups` shows it; with `subscription` one group
     #[cfg_attr(feature = "schema", param(max_length = 1000), schema(max_length = 1000))]
     pub fingerprint: Option<String>,
-    /// Only dead letters of this endpoint or subscription
+    /// Only dead letters of this endpoint or subscription, and of events that died in its handler
     #[cfg_attr(feature = "schema", param(min_length = 1, max_length = 255, pattern = r"^[!-~]+$"))]
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 255, pattern = r"^[!-~]+$"))]
     pub subscription: Option<String>,
@@ -121,16 +123,22 @@ pub struct DeadLetter {
     pub attempts: Vec<Attempt>,
 }
 
-/// Dead letters with the same error fingerprint.
+/// Dead letters with the same target and error fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeadGroup {
-    /// The error without its variable parts.
+    /// The endpoint or subscription that failed, for the filter `subscription`.
+    pub target: Option<String>,
+    /// The error without its variable parts; an HTTP status is kept.
     pub fingerprint: String,
     /// Number of dead letters.
     pub count: u64,
+    /// Types of the events, at most 20.
+    pub types: Vec<String>,
     /// One of the errors.
     pub example: String,
+    /// Id of the event with this error.
+    pub example_id: Uuid,
     /// When the first one died.
     pub first_at: Time,
     /// When the last one died.

@@ -173,7 +173,7 @@ pub struct Disabled {
 }
 
 /// Current health of an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndpointState {
     /// State of its circuit breaker; `null` from a process that does not dispatch.
@@ -183,6 +183,9 @@ pub struct EndpointState {
     pub circuit_until: Option<Time>,
     /// The endpoint asked for no requests until then.
     pub throttled_until: Option<Time>,
+    /// Attempts per second to which answers that it is overloaded (429, or 503 with a rate limit) have reduced it; `null` if it is not
+    /// reduced.
+    pub reduced_rate: Option<f64>,
     /// First failure after the last success, if that is more than a minute ago.
     pub failing_since: Option<Time>,
 }

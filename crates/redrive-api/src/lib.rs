@@ -24,6 +24,7 @@
 //! same process.
 
 pub mod client;
+pub mod diagnostics;
 pub mod dlq;
 pub mod endpoints;
 pub mod events;

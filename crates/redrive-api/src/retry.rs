@@ -2,11 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::open_enum::open_enum;
+
+open_enum! {
+    /// Preset of attempts and waits.
+    pub enum RetryPreset {
+        /// The schedule that Standard Webhooks recommends: 10 attempts in three days.
+        Standard = "standard",
+        /// 23 attempts in almost five days.
+        Patient = "patient",
+    }
+}
+
 /// Fields of a retry policy that differ from the server's policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
+    /// Preset to start from, in place of the server's policy. `standard` has fixed waits: it excludes `base_delay_ms` and `multiplier`.
+    #[cfg_attr(feature = "schema", schema(inline))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<RetryPreset>,
     /// Attempts in total, including the first.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,6 +9,7 @@ use redrive_api::page::{MAX_PAGE, Page, PageQuery};
 use redrive_api::time::Time;
 use redrive_server::in_process::InProcess;
 pub(crate) use redrive_server::in_process::{EndpointSecrets, IfMissing};
+use redrive_server::terminal_text::SafeJson;
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
@@ -54,6 +55,16 @@ pub(crate) struct Session<'a> {
 }
 
 impl ServerArgs {
+    /// Address of the server, if one is named.
+    pub(crate) fn url(&self) -> Option<&ServerUrl> {
+        self.server.as_ref()
+    }
+
+    /// Whether `--json` is given.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
     /// Opens the API of the named server or of the database, runs a command on it, and closes it.
     pub(crate) fn run(
         &self,
@@ -95,6 +106,14 @@ impl ServerArgs {
 }
 
 impl Session<'_> {
+    /// Number of endpoints stored in the database; `None` through a server.
+    pub(crate) async fn stored_endpoints(&self) -> Result<Option<usize>, Failure> {
+        match &self.in_process {
+            Some(in_process) => in_process.stored_endpoints().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     pub(crate) fn is_database(&self) -> bool {
         self.in_process.is_some()
     }
@@ -161,13 +180,18 @@ impl Deref for Session<'_> {
 
 impl PageArgs {
     /// All entries.
-    pub(crate) const ALL: PageArgs = PageArgs { limit: u32::MAX, after: None };
+    pub(crate) const ALL: PageArgs = PageArgs::first(u32::MAX);
+
+    /// The first entries, at most this many.
+    pub(crate) const fn first(limit: u32) -> Self {
+        PageArgs { limit, after: None }
+    }
 
     /// Reads pages until there are `limit` entries, and returns them as one page.
     pub(crate) async fn collect<T>(
         self,
         list: impl AsyncFn(&PageQuery) -> client::Result<Page<T>>,
-    ) -> Result<Page<T>, Failure> {
+    ) -> client::Result<Page<T>> {
         let mut all = Page { data: Vec::new(), next: self.after };
         loop {
             let left = self.limit.saturating_sub(u32::try_from(all.data.len()).unwrap_or(u32::MAX));
@@ -191,8 +215,8 @@ pub(crate) fn relative(at: Time) -> String {
     time_format::relative(at.0, time_format::now())
 }
 
-/// Prints a report as one line of JSON.
+/// Prints a report as one line of JSON; characters that could steer a terminal are escaped.
 pub(crate) fn write_json(out: &mut (impl Write + ?Sized), report: &impl Serialize) -> Result<(), Failure> {
-    serde_json::to_writer(&mut *out, report)?;
+    report.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, SafeJson))?;
     Ok(writeln!(out)?)
 }

@@ -16,12 +16,14 @@ use crate::doctor::Doctor;
 use crate::endpoints::Endpoints;
 use crate::events::Events;
 use crate::failure::Failure;
+use crate::man::ManPages;
 use crate::migrate::Migrate;
 use crate::policy::PolicyCommand;
 use crate::publish::Publish;
 use crate::replay::Replay;
 use crate::scheduler::Scheduler;
 use crate::screen::Screen;
+use crate::stats::Stats;
 use crate::tokens::Tokens;
 use redrive_server::serve::Serve;
 
@@ -37,11 +39,15 @@ Examples:
   redrive dlq groups                              group dead letters by error
   redrive dlq retry --all --type order.created    redrive dead letters
   redrive migrate --from redrive.db --to postgres://anna@host/shop
-  redrive doctor                                  check the database, its pending work and the disk
+  redrive stats                                   count events by status
+  redrive doctor                                  check the database, the work that waits and the disk
   redrive policy explain --preset webhook         show the delay before each attempt
   redrive policy simulate --events 5000           simulate retries after an outage
+  redrive policy advise                           recommend a policy from recorded attempts
+  redrive audit stats audit.jsonl                 count attempts and successes by category
   redrive audit verify audit.jsonl                recompute recorded retry decisions
   redrive completions bash > /etc/bash_completion.d/redrive
+  redrive man --dir /usr/local/share/man/man1
 
 The database is a file or a PostgreSQL server: --db PATH or --db postgres://…, or REDRIVE_DB, or redrive.db in this folder.
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
@@ -85,20 +91,29 @@ Examples:
   redrive dlq groups
   redrive dlq retry --all --reason attempts_exhausted --dry-run")]
     Dlq(Dlq),
+    Stats(Stats),
     Doctor(Doctor),
     Backup(Backup),
     Migrate(Migrate),
-    /// Explain or simulate a retry policy
+    /// Explain, simulate or recommend a retry policy
     #[command(
         subcommand,
         after_help = "\
 Examples:
   redrive policy explain --preset webhook
-  redrive policy simulate --preset webhook --outage 10s"
+  redrive policy simulate --preset webhook --outage 10s
+  redrive policy advise --db redrive.db"
     )]
     Policy(PolicyCommand),
-    /// Verify recorded retry decisions
-    #[command(subcommand, after_help = "Example:\n  redrive audit verify audit.jsonl")]
+    /// List, count and verify recorded attempts and retry decisions
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  redrive audit list audit.jsonl --type retry_exhausted
+  redrive audit stats --db redrive.db
+  redrive audit verify --db redrive.db"
+    )]
     Audit(AuditCommand),
     Bench(Bench),
     /// Print a completion script for your shell
@@ -111,6 +126,7 @@ Examples:
         /// The shell
         shell: Shell,
     },
+    Man(ManPages),
 }
 
 impl Cli {
@@ -127,6 +143,7 @@ impl Cli {
             Command::Publish(publish) => publish.run(out, screen),
             Command::Events(events) => events.run(out, screen),
             Command::Dlq(dlq) => dlq.run(out, screen),
+            Command::Stats(stats) => stats.run(out, screen),
             Command::Doctor(doctor) => doctor.run(out, screen),
             Command::Backup(backup) => backup.run(out),
             Command::Migrate(migrate) => migrate.run(out, screen),
@@ -134,6 +151,7 @@ impl Cli {
             Command::Audit(command) => command.run(out, screen),
             Command::Bench(bench) => bench.run(out),
             Command::Completions { shell } => completions(shell, out),
+            Command::Man(man) => man.run(Cli::command(), out),
         }
     }
 }
@@ -148,6 +166,27 @@ fn completions(shell: Shell, out: &mut impl Write) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Commands in a page of the guide: those of shell examples, and those in the text.
+    fn commands(page: &str) -> Vec<&str> {
+        let shell = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let shell = shell.flat_map(str::lines).filter_map(|line| line.split("  #").next());
+        let text = page.split('`').filter(|span| !span.contains('\n'));
+        shell.chain(text).map(str::trim).filter(|text| text.starts_with("redrive ")).collect()
+    }
+
+    #[test]
+    fn the_commands_of_the_retry_runbook_exist() {
+        let page = include_str!("../../../docs/guide/retry-operations.md");
+        let commands = commands(page);
+        assert!(commands.len() >= 15, "{commands:?}");
+        for command in commands {
+            if let Err(error) = Cli::try_parse_from(command.split_whitespace()) {
+                // `ID` stands for an id.
+                assert_eq!(error.kind(), clap::error::ErrorKind::ValueValidation, "{command}: {error}");
+            }
+        }
+    }
 
     #[test]
     fn the_definitions_are_consistent() {

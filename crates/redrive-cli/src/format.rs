@@ -1,4 +1,6 @@
-//! How numbers are written for people. JSON has them exactly.
+//! Formats numbers and foreign text for people. JSON has them exactly.
+
+pub(crate) use redrive_server::terminal_text::one_line;
 
 /// A length of time, short: `900ms`, `1.1s`, `4m 16s`, `1h 8m`, `2d 3h`. At most three parts; from a minute on whole
 /// seconds, from a day on whole minutes.
@@ -92,13 +94,6 @@ pub(crate) fn bytes(number: u64) -> String {
     unreachable!("the last unit takes everything")
 }
 
-/// Text of others on one line: what could steer a terminal or break a table is taken out.
-pub(crate) fn one_line(text: &str) -> String {
-    let words: Vec<&str> =
-        text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();
-    words.join(" ")
-}
-
 /// At most so many characters, with a sign that there was more.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
@@ -168,8 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_in_foreign_text_are_replaced() {
-        assert_eq!(one_line("a\n  b\x1b[31m c"), "a b [31m c");
+    fn a_long_text_is_cut_with_a_sign() {
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("абв", 3), "абв");
     }

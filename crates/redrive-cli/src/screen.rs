@@ -3,11 +3,15 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
 
+use crate::format;
+
 /// Output for people.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Screen {
     /// In characters.
     pub(crate) width: usize,
+    /// Whether longer lines are cut. Only a terminal has an edge; the reader of a pipe or a file wants everything.
+    pub(crate) cuts: bool,
     /// Whether to use colours.
     pub(crate) colour: bool,
 }
@@ -44,6 +48,7 @@ impl Screen {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Screen {
             width: asked.or_else(measured).unwrap_or(DEFAULT_WIDTH).clamp(*WIDTHS.start(), *WIDTHS.end()),
+            cuts: is_terminal,
             colour: is_terminal && !dumb && !set("NO_COLOR"),
         }
     }
@@ -61,6 +66,11 @@ impl Screen {
             Style::Bad => "31",
         };
         format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// Cuts a text to this many characters, on a terminal.
+    pub(crate) fn cut(self, text: &str, width: usize) -> String {
+        if self.cuts { format::cut(text, width) } else { text.to_owned() }
     }
 
     /// Wraps a paragraph to the width.
@@ -89,7 +99,7 @@ mod tests {
 
     #[test]
     fn text_is_plain_without_colour() {
-        let plain = Screen { width: 80, colour: false };
+        let plain = Screen { width: 80, cuts: true, colour: false };
         assert_eq!(plain.paint(Style::Load, "x"), "x");
         let colourful = Screen { colour: true, ..plain };
         assert_eq!(colourful.paint(Style::Load, "x"), "\x1b[33mx\x1b[0m");
@@ -97,7 +107,7 @@ mod tests {
 
     #[test]
     fn lines_wrap_between_words() {
-        let narrow = Screen { width: 12, colour: false };
+        let narrow = Screen { width: 12, cuts: true, colour: false };
         assert_eq!(narrow.wrap("one two three four"), "one two\nthree four");
         assert_eq!(narrow.wrap("unbreakable-as-it-is x"), "unbreakable-as-it-is\nx");
     }

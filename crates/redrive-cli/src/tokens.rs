@@ -101,7 +101,7 @@ async fn create(api: &mut Session<'_>, token: &CreateToken) -> Result<(), Failur
 
 /// Reads every page, oldest token first.
 async fn all(api: &Session<'_>) -> Result<Page<Token>, Failure> {
-    PageArgs::ALL.collect(async |page| api.tokens().list(page).await).await
+    Ok(PageArgs::ALL.collect(async |page| api.tokens().list(page).await).await?)
 }
 
 async fn list(api: &mut Session<'_>) -> Result<(), Failure> {
@@ -124,7 +124,7 @@ async fn list(api: &mut Session<'_>) -> Result<(), Failure> {
             ]
         };
         let heading = ["id", "name", "scopes", "created", "expires", "last used"];
-        Table::new(heading, tokens.iter().map(row)).print(api.out, api.screen)
+        Table::new(heading, tokens.iter().map(row)).whole(&[0]).print(api.out, api.screen)
     })
 }
 

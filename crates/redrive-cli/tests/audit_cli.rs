@@ -167,8 +167,16 @@ fn a_dash_reads_standard_input() {
 }
 
 #[test]
-fn verify_without_a_file_is_wrong_usage() {
-    let output = verify(&[]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("<FILE>"));
+fn verify_without_a_file_reads_the_database_and_creates_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_redrive"))
+        .args(["audit", "verify"])
+        .current_dir(folder.path())
+        .env_remove("REDRIVE_DB")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("redrive.db does not exist: name the database with --db"), "{said}");
+    assert!(!folder.path().join("redrive.db").exists());
 }

@@ -4,6 +4,8 @@
 mod audit_cli;
 mod bus_cli;
 mod commands;
+mod history_cli;
 mod migrate_cli;
+mod passwords;
 mod policy_cli;
 mod postgres_cli;

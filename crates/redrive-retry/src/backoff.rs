@@ -1,4 +1,4 @@
-//! Exponential backoff with a maximum delay and replayable jitter.
+//! Backoff with a maximum delay and replayable jitter.
 //!
 //! Delays are computed in whole milliseconds with saturating arithmetic, and only with operations whose result IEEE 754
 //! defines exactly, so equal policies give equal delays on every machine.
@@ -12,13 +12,38 @@ use crate::jitter::Jitter;
 use crate::ratio::Ratio;
 use crate::timestamp::saturating_millis;
 
-/// Exponential backoff: base delay, multiplier, maximum delay and jitter. Part of a [`RetryPolicy`](crate::RetryPolicy).
+/// Delays of the schedule that Standard Webhooks recommends, in seconds: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
+const STANDARD_WEBHOOKS_SECONDS: [u64; 9] = [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400];
+
+/// Shortest delay after an answer that the destination is overloaded, and the longest to which it grows at least.
+const MIN_THROTTLED_DELAY: Duration = Duration::from_secs(10);
+const MAX_THROTTLED_DELAY: Duration = Duration::from_secs(300);
+
+/// How delays grow from attempt to attempt.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Growth {
+    /// Base delay times a power of the multiplier.
+    #[default]
+    Exponential,
+    /// The fixed delays that Standard Webhooks recommends; the last one repeats.
+    StandardWebhooks,
+}
+
+impl Growth {
+    fn is_exponential(&self) -> bool {
+        *self == Growth::Exponential
+    }
+}
+
+/// Base delay, multiplier, maximum delay and jitter. Part of a [`RetryPolicy`](crate::RetryPolicy).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "RecordedBackoff", from = "RecordedBackoff")]
 pub struct Backoff {
+    pub(crate) growth: Growth,
     /// Delay before the second attempt.
     pub(crate) base_delay: Duration,
-    /// Factor between consecutive delays. At least 1.
+    /// Factor between consecutive delays. At least 1. Fixed delays have none.
     pub(crate) multiplier: Ratio,
     /// Longest delay, without jitter.
     pub(crate) max_delay: Duration,
@@ -27,6 +52,26 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Slower delays for a destination that is overloaded and does not say for how long: at least 10 s, doubling up to 5 min or more.
+    /// Fixed delays stay as they are.
+    #[must_use]
+    pub fn throttled(&self) -> Self {
+        if !self.growth.is_exponential() {
+            return *self;
+        }
+        Backoff {
+            base_delay: self.base_delay.max(MIN_THROTTLED_DELAY),
+            multiplier: self.multiplier.max(Ratio::from_millionths(2_000_000)),
+            max_delay: self.max_delay.max(MAX_THROTTLED_DELAY),
+            ..*self
+        }
+    }
+
+    /// Whether delays grow by the multiplier. Otherwise they are the fixed ones of a preset.
+    pub fn is_exponential(&self) -> bool {
+        self.growth.is_exponential()
+    }
+
     /// Delay before `attempt` without jitter: `min(base · multiplier^(attempt - 2), max)`; zero before the first.
     pub fn nominal(&self, attempt: u32) -> Duration {
         Duration::from_millis(self.nominal_millis(attempt))
@@ -57,6 +102,11 @@ impl Backoff {
             return 0;
         };
         let max = saturating_millis(self.max_delay);
+        if self.growth == Growth::StandardWebhooks {
+            let last = STANDARD_WEBHOOKS_SECONDS.len() - 1;
+            let index = usize::try_from(exponent).map_or(last, |index| index.min(last));
+            return (STANDARD_WEBHOOKS_SECONDS[index] * 1000).min(max);
+        }
         // Rust's float-to-integer cast saturates, so an overflow to infinity lands on the cap.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let grown =
@@ -69,6 +119,8 @@ impl Backoff {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordedBackoff {
+    #[serde(default, skip_serializing_if = "Growth::is_exponential")]
+    growth: Growth,
     base_delay_ms: u64,
     multiplier_millionths: u32,
     max_delay_ms: u64,
@@ -88,6 +140,7 @@ enum RecordedJitter {
 impl From<Backoff> for RecordedBackoff {
     fn from(backoff: Backoff) -> Self {
         RecordedBackoff {
+            growth: backoff.growth,
             base_delay_ms: saturating_millis(backoff.base_delay),
             multiplier_millionths: backoff.multiplier.millionths(),
             max_delay_ms: saturating_millis(backoff.max_delay),
@@ -107,6 +160,7 @@ impl From<Backoff> for RecordedBackoff {
 impl From<RecordedBackoff> for Backoff {
     fn from(recorded: RecordedBackoff) -> Self {
         Backoff {
+            growth: recorded.growth,
             base_delay: Duration::from_millis(recorded.base_delay_ms),
             multiplier: Ratio::from_millionths(recorded.multiplier_millionths),
             max_delay: Duration::from_millis(recorded.max_delay_ms),
@@ -173,6 +227,7 @@ mod tests {
     fn backoff(base: u64, multiplier: f64, max: u64, jitter: Jitter) -> Backoff {
         let multiplier = Ratio::from_f64(multiplier).unwrap();
         Backoff {
+            growth: Growth::Exponential,
             base_delay: Duration::from_millis(base),
             multiplier,
             max_delay: Duration::from_millis(max),
@@ -199,6 +254,39 @@ mod tests {
         // Both delays together: the second retry comes between 2.7 s and 3.3 s after the first failure.
         assert_eq!(range_ms(webhook.backoff().range(3, None)), (1800, 2200));
         assert_eq!(webhook.backoff().nominal(40), Duration::from_secs(3600), "capped at one hour");
+    }
+
+    #[test]
+    fn the_standard_preset_has_the_delays_that_standard_webhooks_recommends() {
+        let standard = RetryPolicy::standard();
+        let seconds: Vec<u64> = (2..=10).map(|n| standard.backoff().nominal(n).as_secs()).collect();
+        assert_eq!(seconds, [5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]);
+        assert_eq!(standard.max_attempts(), 10);
+        assert_eq!(seconds.iter().sum::<u64>(), 75 * 3600 + 35 * 60 + 5, "a little more than three days");
+        assert_eq!(range_ms(standard.backoff().range(3, None)), (270_000, 330_000));
+        assert_eq!(standard.backoff().nominal(u32::MAX), Duration::from_secs(86_400), "the last one repeats");
+    }
+
+    #[test]
+    fn the_patient_preset_lasts_almost_five_days() {
+        let patient = RetryPolicy::patient();
+        let minutes: Vec<u64> =
+            (2..=patient.max_attempts()).map(|n| patient.backoff().nominal(n).as_secs() / 60).collect();
+        assert_eq!(minutes[..11], [1, 2, 4, 8, 16, 32, 64, 128, 256, 480, 480]);
+        // An endpoint that fails for five days is disabled.
+        let hours = minutes.iter().sum::<u64>() / 60;
+        assert!((108..120).contains(&hours), "{hours}");
+    }
+
+    #[test]
+    fn throttled_delays_are_slower_and_never_shorter_than_those_of_the_policy() {
+        let seconds = |policy: &RetryPolicy| -> Vec<u64> {
+            (2..=8).map(|n| policy.backoff().throttled().nominal(n).as_secs()).collect()
+        };
+        assert_eq!(seconds(&RetryPolicy::webhook()), [10, 20, 40, 80, 160, 320, 640]);
+        assert_eq!(seconds(&RetryPolicy::bus()), [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(seconds(&RetryPolicy::patient())[..3], [60, 120, 240]);
+        assert_eq!(seconds(&RetryPolicy::standard())[..3], [5, 300, 1800]);
     }
 
     #[test]

@@ -145,6 +145,12 @@ impl RetryBudget {
         self.tokens.store(self.capacity(), Ordering::Release);
     }
 
+    /// Moves the last refill by milliseconds, after the clock that `now` comes from was set by as many.
+    pub fn shift(&self, step_ms: i64) {
+        let moved = |at: i64| (at != i64::MIN).then(|| at.saturating_add(step_ms));
+        let _ = self.refilled_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+    }
+
     /// Number of saved retries as of the last refill.
     pub fn left(&self) -> u32 {
         u32::try_from(self.tokens.load(Ordering::Acquire) / TOKEN).unwrap_or(u32::MAX)

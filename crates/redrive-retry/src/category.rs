@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::macros::stored_as_text;
-
 macro_rules! categories {
     ($($variant:ident = $code:literal, $doc:literal;)+) => {
         /// A predefined or custom category of guarded calls.
@@ -88,7 +86,7 @@ impl Category {
         let code = code.into();
         let readable = code.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
         if !readable || code.is_empty() || code.len() > 64 {
-            return Err(CategoryError { code: code.chars().take(80).collect() });
+            return Err(CategoryError::Code { code: code.chars().take(80).collect() });
         }
         Ok(Category::known(&code).unwrap_or(Category::Custom(CustomCategory(code))))
     }
@@ -112,23 +110,51 @@ impl fmt::Display for Category {
     }
 }
 
+/// Finds a predefined category by code or name. A custom category is found by [`RetryManager::category`](crate::RetryManager::category).
 impl FromStr for Category {
     type Err = CategoryError;
 
     fn from_str(text: &str) -> Result<Self, CategoryError> {
-        Category::custom(text.to_owned())
+        Category::known(text).ok_or_else(|| CategoryError::Unknown { text: text.chars().take(80).collect() })
     }
 }
 
-stored_as_text!(Category, CategoryError);
+/// Reads the code of an audit event, which may be custom.
+impl TryFrom<String> for Category {
+    type Error = CategoryError;
 
-/// An invalid category code.
+    fn try_from(code: String) -> Result<Self, CategoryError> {
+        Category::custom(code)
+    }
+}
+
+impl From<Category> for String {
+    fn from(category: Category) -> String {
+        category.code().to_owned()
+    }
+}
+
+/// Text that is not a category.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{code:?} is not a category code: use 1 to 64 upper-case letters, digits and underscores, such as RETRY_PAYMENT"
-)]
-pub struct CategoryError {
-    code: String,
+#[non_exhaustive]
+pub enum CategoryError {
+    /// The code of a custom category has characters that are not allowed.
+    #[error(
+        "{code:?} is not a category code: use 1 to 64 upper-case letters, digits and underscores, such as RETRY_PAYMENT"
+    )]
+    Code {
+        /// The code.
+        code: String,
+    },
+    /// No category has this code or name.
+    #[error(
+        "there is no category {text:?}: use one of the seventeen predefined ones, such as API_REQUEST, or register a custom \
+         one with RetryManager::builder().policy(Category::custom(..)?, ..)"
+    )]
+    Unknown {
+        /// The text.
+        text: String,
+    },
 }
 
 #[cfg(test)]
@@ -170,6 +196,20 @@ mod tests {
             assert_eq!(category.index(), Some(index));
         }
         assert_eq!(Category::custom("RETRY_PAYMENT").unwrap().index(), None);
+    }
+
+    #[test]
+    fn unknown_text_is_no_category_but_a_recorded_custom_code_is_read() {
+        for text in ["RETRY_PAYMENT", "RETRY_KV_GTE", "kv_get", ""] {
+            let error = text.parse::<Category>().unwrap_err().to_string();
+            assert!(
+                error.contains("there is no category") && error.contains("register a custom one"),
+                "{error}"
+            );
+        }
+        let payment = Category::custom("RETRY_PAYMENT").unwrap();
+        let stored = serde_json::to_string(&payment).unwrap();
+        assert_eq!(serde_json::from_str::<Category>(&stored).unwrap(), payment);
     }
 
     #[test]

@@ -45,20 +45,11 @@ impl FailureClass {
         }
     }
 
-    /// Class of an I/O error: permanent if the request itself is wrong, otherwise timeout or transient.
+    /// Class of an I/O error: timeout, or else transient. No kind is permanent; the rule
+    /// [`ErrorRule::permanent_io`](crate::policy::ErrorRule::permanent_io) makes some of them so.
     pub fn of_io(error: &io::Error) -> Self {
-        use io::ErrorKind as Kind;
         match error.kind() {
-            Kind::TimedOut => FailureClass::Timeout,
-            Kind::PermissionDenied
-            | Kind::InvalidInput
-            | Kind::Unsupported
-            | Kind::AlreadyExists
-            | Kind::NotADirectory
-            | Kind::IsADirectory
-            | Kind::ReadOnlyFilesystem
-            | Kind::ArgumentListTooLong => FailureClass::Permanent,
-            // Includes NotFound (a socket file is missing while its server restarts) and InvalidData (a cut TLS connection).
+            io::ErrorKind::TimedOut => FailureClass::Timeout,
             _ => FailureClass::Transient,
         }
     }
@@ -111,19 +102,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn io_errors_of_invalid_requests_are_permanent_and_others_are_not() {
+    fn no_kind_of_io_error_is_permanent() {
         let class = |kind: io::ErrorKind| FailureClass::of_io(&kind.into());
         assert_eq!(class(io::ErrorKind::TimedOut), FailureClass::Timeout);
-        assert_eq!(class(io::ErrorKind::PermissionDenied), FailureClass::Permanent);
-        assert_eq!(class(io::ErrorKind::InvalidInput), FailureClass::Permanent);
         for kind in [
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::InvalidInput,
+            io::ErrorKind::Unsupported,
+            io::ErrorKind::AlreadyExists,
+            io::ErrorKind::ReadOnlyFilesystem,
             io::ErrorKind::ConnectionRefused,
-            io::ErrorKind::ConnectionReset,
-            io::ErrorKind::BrokenPipe,
             io::ErrorKind::NotFound,
             io::ErrorKind::StorageFull,
             io::ErrorKind::InvalidData,
-            io::ErrorKind::Interrupted,
         ] {
             assert_eq!(class(kind), FailureClass::Transient, "{kind:?}");
         }

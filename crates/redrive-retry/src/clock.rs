@@ -1,63 +1,165 @@
 //! [`Clock`] and [`VirtualTime`]: injected time, so that tests of backoff, breakers and leases never sleep.
 
-use std::collections::BTreeMap;
+mod virtual_time;
+
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, SystemTime};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
 
 use pin_project_lite::pin_project;
 
+use self::virtual_time::VirtualSleep;
+
+pub use self::virtual_time::{Busy, VirtualTime};
 pub use crate::timestamp::Timestamp;
 
 /// Source of the current time and of timers. Cheap to clone.
+///
+/// Two times: *wall time* is what people read and what is stored; it jumps when the machine's clock is set. *Steady time* never
+/// jumps: timers run on it. An [anchored](Self::anchored) clock tells wall time that advances with steady time.
 ///
 /// ```
 /// use redrive_retry::Clock;
 /// assert!(Clock::system().now() <= Clock::system().now());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+pub struct Clock {
+    source: Source,
+    reading: Reading,
+}
 
+/// Origin of wall time and steady time.
 #[derive(Clone, Debug, Default)]
 enum Source {
     #[default]
     System,
-    /// System clock plus an offset in milliseconds.
-    Offset(Arc<AtomicI64>),
+    /// The system's steady time, and a wall clock that is ahead of the system's by milliseconds.
+    WallAhead(Arc<AtomicI64>),
     Virtual(VirtualTime),
 }
+
+/// How the current time is read from the source.
+#[derive(Clone, Debug, Default)]
+enum Reading {
+    /// Wall time.
+    #[default]
+    Wall,
+    /// Steady time plus milliseconds. All clones share them.
+    Anchored(Arc<AtomicI64>),
+}
+
+/// How often a clock is compared with the wall clock.
+const WALL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Clock {
     /// System wall clock with tokio's timers.
     pub const fn system() -> Self {
-        Clock(Source::System)
+        Clock { source: Source::System, reading: Reading::Wall }
     }
 
-    /// System clock plus an offset in milliseconds that the caller updates, to follow a remote clock such as a database's.
+    /// System clock whose wall time is ahead by milliseconds that the caller may change at any time: for tests of what happens
+    /// when a machine's clock is set.
     pub fn with_offset(offset_ms: Arc<AtomicI64>) -> Self {
-        Clock(Source::Offset(offset_ms))
+        Clock { source: Source::WallAhead(offset_ms), reading: Reading::Wall }
+    }
+
+    /// Returns a clock that shows the same time now and then advances with steady time. If the machine's wall clock is set, it
+    /// does not follow until [`set`](Self::set) is called.
+    ///
+    /// ```
+    /// use redrive_retry::VirtualTime;
+    /// let time = VirtualTime::new();
+    /// let (wall, anchored) = (time.clock(), time.clock().anchored());
+    /// time.step_wall_clock(-7_200_000);
+    /// assert_eq!(anchored.wall_ahead_ms(), -7_200_000);
+    /// assert_eq!(anchored.set(wall.now()), -7_200_000);
+    /// assert_eq!(anchored.now(), wall.now());
+    /// ```
+    #[must_use = "the clock itself is not changed"]
+    pub fn anchored(&self) -> Self {
+        let offset_ms = self.at_steady(Timestamp::EPOCH).as_millis();
+        Clock { source: self.source.clone(), reading: Reading::Anchored(Arc::new(AtomicI64::new(offset_ms))) }
     }
 
     /// Current time.
     pub fn now(&self) -> Timestamp {
-        match &self.0 {
-            Source::System => SystemTime::now().into(),
-            Source::Offset(offset_ms) => {
-                let own = Timestamp::from(SystemTime::now()).as_millis();
-                Timestamp::from_millis(own.saturating_add(offset_ms.load(Ordering::Relaxed)))
-            }
+        match &self.reading {
+            Reading::Wall => self.wall(),
+            Reading::Anchored(offset_ms) => self.steady().shifted(offset_ms.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Whether the time passes only when a test advances it.
+    pub fn is_virtual(&self) -> bool {
+        matches!(self.source, Source::Virtual(_))
+    }
+
+    /// Time that never jumps, for timers in memory. It has no date: compare it only with itself, in one process.
+    pub fn steady(&self) -> Timestamp {
+        match &self.source {
+            Source::System | Source::WallAhead(_) => system_steady(),
             Source::Virtual(time) => time.now(),
         }
+    }
+
+    /// What this clock will show at an instant of [steady time](Self::steady), unless it is set until then.
+    pub fn at_steady(&self, steady: Timestamp) -> Timestamp {
+        let offset_ms = match &self.reading {
+            Reading::Wall => self.wall().as_millis().saturating_sub(self.steady().as_millis()),
+            Reading::Anchored(_) => self.offset_ms(),
+        };
+        steady.shifted(offset_ms)
+    }
+
+    /// Current time of the wall clock.
+    fn wall(&self) -> Timestamp {
+        match &self.source {
+            Source::System => SystemTime::now().into(),
+            Source::WallAhead(offset_ms) => {
+                Timestamp::from(SystemTime::now()).shifted(offset_ms.load(Ordering::Acquire))
+            }
+            Source::Virtual(time) => time.wall(),
+        }
+    }
+
+    /// Sets an anchored clock and all its clones. Returns by how many milliseconds it moved; 0 for any other clock.
+    pub fn set(&self, now: Timestamp) -> i64 {
+        let Reading::Anchored(offset_ms) = &self.reading else { return 0 };
+        let to = now.as_millis().saturating_sub(self.steady().as_millis());
+        to.saturating_sub(offset_ms.swap(to, Ordering::AcqRel))
+    }
+
+    /// How far an anchored clock is ahead of steady time, in milliseconds: it changes only when the clock is set. 0 for any other
+    /// clock.
+    pub fn offset_ms(&self) -> i64 {
+        match &self.reading {
+            Reading::Wall => 0,
+            Reading::Anchored(offset_ms) => offset_ms.load(Ordering::Acquire),
+        }
+    }
+
+    /// How far the machine's wall clock is ahead of this clock, in milliseconds; negative if it is behind.
+    pub fn wall_ahead_ms(&self) -> i64 {
+        self.wall().as_millis().saturating_sub(self.now().as_millis())
+    }
+
+    /// Begins to watch the wall clock.
+    pub fn watch_wall(&self) -> WallWatch {
+        let steps = match &self.source {
+            Source::System | Source::WallAhead(_) => 0,
+            Source::Virtual(time) => time.wall_steps(),
+        };
+        WallWatch { clock: self.clone(), steps }
     }
 
     /// Waits for `duration`. With the system clock it must be polled inside a tokio runtime with timers.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
-            kind: match &self.0 {
-                Source::System | Source::Offset(_) => {
+            kind: match &self.source {
+                Source::System | Source::WallAhead(_) => {
                     SleepKind::System { sleep: tokio::time::sleep(duration) }
                 }
                 Source::Virtual(time) => {
@@ -69,21 +171,43 @@ impl Clock {
 
     /// Stops [`VirtualTime::drive`] from advancing the time while work runs on another thread. Has no effect on the system clock.
     pub fn busy(&self) -> Busy {
-        match &self.0 {
-            Source::System | Source::Offset(_) => Busy { time: None },
-            Source::Virtual(time) => {
-                time.lock().busy += 1;
-                Busy { time: Some(time.clone()) }
-            }
+        match &self.source {
+            Source::System | Source::WallAhead(_) => Busy::default(),
+            Source::Virtual(time) => time.busy(),
         }
     }
 
     /// Blocks the thread for `duration`. Advances virtual time instead of blocking.
     pub fn sleep_blocking(&self, duration: Duration) {
-        match &self.0 {
-            Source::System | Source::Offset(_) => std::thread::sleep(duration),
+        match &self.source {
+            Source::System | Source::WallAhead(_) => std::thread::sleep(duration),
             Source::Virtual(time) => time.advance(duration),
         }
+    }
+}
+
+/// Milliseconds of the system's monotonic clock, as the time since a date in the past.
+fn system_steady() -> Timestamp {
+    static ORIGIN: LazyLock<(Timestamp, Instant)> =
+        LazyLock::new(|| (SystemTime::now().into(), Instant::now()));
+    ORIGIN.0 + ORIGIN.1.elapsed()
+}
+
+/// Waits for the times at which a clock is to be compared with the wall clock; see [`Clock::watch_wall`].
+#[derive(Debug)]
+pub struct WallWatch {
+    clock: Clock,
+    /// Steps of a virtual wall clock that were reported.
+    steps: u64,
+}
+
+impl WallWatch {
+    /// Waits for half a second; in virtual time, until the wall clock is set.
+    pub async fn next_check(&mut self) {
+        let Source::Virtual(time) = &self.clock.source else {
+            return tokio::time::sleep(WALL_CHECK_INTERVAL).await;
+        };
+        poll_fn(|cx| time.poll_wall_steps(&mut self.steps, cx)).await;
     }
 }
 
@@ -114,213 +238,6 @@ impl Future for Sleep {
     }
 }
 
-/// Manually advanced time for tests of code that takes a [`Clock`].
-///
-/// ```
-/// # use redrive_retry::VirtualTime;
-/// # use std::time::Duration;
-/// let time = VirtualTime::new();
-/// let clock = time.clock();
-/// let before = clock.now();
-/// time.advance(Duration::from_secs(3600));
-/// assert_eq!(clock.now().since(before), Duration::from_secs(3600));
-/// ```
-#[derive(Clone, Debug)]
-pub struct VirtualTime {
-    // A std mutex: held for a map operation, never across an await.
-    state: Arc<Mutex<VirtualState>>,
-}
-
-#[derive(Debug)]
-struct VirtualState {
-    now: Timestamp,
-    /// Wakers by instant; the number distinguishes timers of the same instant.
-    sleepers: BTreeMap<(Timestamp, u64), Waker>,
-    next_sleeper: u64,
-    /// Number of advances of the time.
-    advances: u64,
-    /// Number of [`Busy`] guards.
-    busy: usize,
-    /// Wakers of the futures in `drive`, woken when the last guard is dropped.
-    drivers: Vec<Waker>,
-}
-
-impl VirtualTime {
-    /// Starts at 2026-01-01T00:00:00Z.
-    pub fn new() -> Self {
-        Self::starting_at(Timestamp::from_millis(1_767_225_600_000))
-    }
-
-    /// Starts at the given instant.
-    pub fn starting_at(now: Timestamp) -> Self {
-        let state = VirtualState {
-            now,
-            sleepers: BTreeMap::new(),
-            next_sleeper: 0,
-            advances: 0,
-            busy: 0,
-            drivers: Vec::new(),
-        };
-        VirtualTime { state: Arc::new(Mutex::new(state)) }
-    }
-
-    /// Returns a clock that shows this time.
-    pub fn clock(&self) -> Clock {
-        Clock(Source::Virtual(self.clone()))
-    }
-
-    /// Current time.
-    pub fn now(&self) -> Timestamp {
-        self.lock().now
-    }
-
-    /// Advances the time and wakes the timers that have elapsed.
-    pub fn advance(&self, duration: Duration) {
-        self.advance_by(|now| now + duration);
-    }
-
-    /// Advances the time to the next timer, if there is one.
-    pub fn advance_to_next(&self) -> Option<Timestamp> {
-        let next = self.lock().sleepers.keys().next().map(|(at, _)| *at)?;
-        self.advance_by(|now| now.max(next));
-        Some(next)
-    }
-
-    /// Runs `future` to completion and advances the time to the next timer whenever all tasks wait.
-    ///
-    /// Other tasks of a current-thread runtime run in between. Work on other threads needs a [`Busy`] guard.
-    pub async fn drive<F: Future>(&self, future: F) -> F::Output {
-        // Yields to other tasks before the time advances: enough for a chain of wake-ups among them.
-        const MAX_IDLE_TURNS: u32 = 32;
-        let mut future = pin!(future);
-        let woken =
-            Arc::new(DriveWaker { woken: AtomicBool::new(true), outer: Mutex::new(Waker::noop().clone()) });
-        let (mut idle_turns, mut seen_advances) = (0, 0);
-        poll_fn(|cx| {
-            woken.outer.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
-            if woken.woken.swap(false, Ordering::AcqRel) {
-                idle_turns = 0;
-                let waker = Waker::from(Arc::clone(&woken));
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    return Poll::Ready(output);
-                }
-            }
-            // Another driver may have advanced the time: the woken tasks come first.
-            let advances = self.lock().advances;
-            idle_turns = if advances == seen_advances { idle_turns + 1 } else { 1 };
-            seen_advances = advances;
-            if self.is_busy(cx.waker()) {
-                idle_turns = 0;
-            } else if idle_turns <= MAX_IDLE_TURNS || self.advance_to_next().is_some() {
-                cx.waker().wake_by_ref();
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Whether a [`Busy`] guard exists; registers the driver's waker.
-    fn is_busy(&self, driver: &Waker) -> bool {
-        let mut state = self.lock();
-        if !state.drivers.iter().any(|known| known.will_wake(driver)) {
-            state.drivers.push(driver.clone());
-        }
-        state.busy > 0
-    }
-
-    fn advance_by(&self, target: impl FnOnce(Timestamp) -> Timestamp) {
-        let due = {
-            let mut state = self.lock();
-            let now = target(state.now);
-            state.now = now;
-            state.advances += 1;
-            let later = state.sleepers.split_off(&(now, u64::MAX));
-            std::mem::replace(&mut state.sleepers, later)
-        };
-        for waker in due.into_values() {
-            waker.wake();
-        }
-    }
-
-    fn sleep_until(&self, at: Timestamp) -> VirtualSleep {
-        VirtualSleep { time: self.clone(), at, registered: None }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VirtualState> {
-        // The state is valid between any two statements, so a poisoned lock is still good to use.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Default for VirtualTime {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Guard that stops [`VirtualTime::drive`] from advancing the time; see [`Clock::busy`].
-#[derive(Debug)]
-#[must_use = "the time may advance again as soon as this is dropped"]
-pub struct Busy {
-    time: Option<VirtualTime>,
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        if let Some(time) = &self.time {
-            let drivers = {
-                let mut state = time.lock();
-                state.busy -= 1;
-                if state.busy == 0 { std::mem::take(&mut state.drivers) } else { Vec::new() }
-            };
-            drivers.into_iter().for_each(Waker::wake);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct VirtualSleep {
-    time: VirtualTime,
-    at: Timestamp,
-    registered: Option<u64>,
-}
-
-impl VirtualSleep {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.time.lock();
-        if state.now >= self.at {
-            return Poll::Ready(());
-        }
-        let number = *self.registered.get_or_insert_with(|| {
-            state.next_sleeper += 1;
-            state.next_sleeper
-        });
-        state.sleepers.insert((self.at, number), cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for VirtualSleep {
-    fn drop(&mut self) {
-        if let Some(number) = self.registered {
-            self.time.lock().sleepers.remove(&(self.at, number));
-        }
-    }
-}
-
-/// Records that the driven future was woken and wakes the runtime's task.
-struct DriveWaker {
-    woken: AtomicBool,
-    outer: Mutex<Waker>,
-}
-
-impl Wake for DriveWaker {
-    fn wake(self: Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
-        self.outer.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,76 +252,19 @@ mod tests {
         assert!(clock.now() < Clock::system().now());
     }
 
-    #[tokio::test]
-    async fn drive_runs_timers_in_order_without_waiting() {
-        let time = VirtualTime::new();
-        let clock = time.clock();
-        let order = Mutex::new(Vec::new());
-        let nap = |name: &'static str, secs: u64| {
-            let (clock, order) = (&clock, &order);
-            async move {
-                clock.sleep(Duration::from_secs(secs)).await;
-                order.lock().unwrap().push(name);
-            }
-        };
-        let began = time.now();
-        time.drive(async { tokio::join!(nap("late", 7200), nap("early", 60), nap("now", 0)) }).await;
-        assert_eq!(*order.lock().unwrap(), ["now", "early", "late"]);
-        assert_eq!(time.now().since(began), Duration::from_secs(7200));
-    }
-
-    #[tokio::test]
-    async fn drive_runs_other_tasks_before_the_time_advances() {
-        let time = VirtualTime::new();
-        let (tx, rx) = tokio::sync::oneshot::channel();
-        tokio::spawn(async move {
-            tokio::task::yield_now().await;
-            tx.send("answer").unwrap();
-        });
-        let clock = time.clock();
-        let answer = time
-            .drive(async {
-                tokio::select! {
-                    answer = rx => answer.unwrap(),
-                    () = clock.sleep(Duration::from_secs(1)) => "timed out",
-                }
-            })
-            .await;
-        assert_eq!(answer, "answer");
-    }
-
-    #[tokio::test]
-    async fn the_time_does_not_advance_while_a_busy_guard_exists() {
-        let time = VirtualTime::new();
-        let clock = time.clock();
-        let (tx, rx) = tokio::sync::oneshot::channel();
-        let worker = {
-            let busy = clock.busy();
-            std::thread::spawn(move || {
-                (0..100).for_each(|_| std::thread::yield_now());
-                tx.send("answer").unwrap();
-                drop(busy);
-            })
-        };
-        let answer = time
-            .drive(async {
-                tokio::select! {
-                    answer = rx => answer.unwrap(),
-                    () = clock.sleep(Duration::from_secs(1)) => "timed out",
-                }
-            })
-            .await;
-        worker.join().unwrap();
-        assert_eq!(answer, "answer");
-    }
-
-    #[tokio::test]
-    async fn a_dropped_timer_is_removed() {
-        let time = VirtualTime::new();
-        let mut sleep = Box::pin(time.clock().sleep(Duration::from_secs(5)));
-        assert!(poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx))).await.is_pending());
-        drop(sleep);
-        assert_eq!(time.advance_to_next(), None);
+    #[test]
+    fn an_anchored_clock_does_not_jump_until_it_is_set() {
+        let ahead_by = Arc::new(AtomicI64::new(0));
+        let wall = Clock::with_offset(Arc::clone(&ahead_by));
+        let anchored = wall.anchored();
+        let (before, offset) = (anchored.now(), anchored.offset_ms());
+        ahead_by.store(-7_200_000, Ordering::Relaxed);
+        assert!(anchored.now() >= before, "wall time jumped, steady time did not");
+        assert!((-7_210_000..-7_190_000).contains(&anchored.wall_ahead_ms()));
+        let step = anchored.set(wall.now());
+        assert!((-7_210_000..-7_190_000).contains(&step), "{step}");
+        assert_eq!(anchored.offset_ms(), offset + step, "clones share the setting");
+        assert!(anchored.wall_ahead_ms().abs() < 1000);
     }
 
     #[tokio::test(start_paused = true)]

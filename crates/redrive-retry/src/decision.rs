@@ -178,6 +178,9 @@ pub enum DeadReason {
     /// The destination requested a delay of more than a year.
     #[error("the destination requested a delay of more than a year")]
     WaitTooLong,
+    /// No subscription takes it any more. Decided by the event bus, never by [`decide`].
+    #[error("no subscription takes it, and none is on record")]
+    NoSubscription,
 }
 
 /// Decides the next step after an attempt: done, retry, park or dead. Equal situations give equal decisions.

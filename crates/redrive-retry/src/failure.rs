@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::class::{Classify, FailureClass};
 use crate::http;
+use crate::manager::RetryError;
 use crate::timestamp::Timestamp;
 
 /// Boxed error of any type.
@@ -26,7 +27,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Wraps any error. The class comes from its mark, its HTTP status or its I/O error kind, if it has one of these.
+    /// Wraps any error. The class comes from its mark or its HTTP status, or is a timeout if its type says so.
     #[cold] // off the path of calls that succeed
     pub fn new<E: Into<BoxError> + 'static>(error: E) -> Self {
         let type_name = type_name::<E>();
@@ -104,7 +105,7 @@ impl Failure {
         self.mark
     }
 
-    /// Class of an I/O error or elapsed timer in the source chain.
+    /// Class of an I/O error (timeout or transient) or elapsed timer (timeout) in the source chain.
     pub(crate) fn guess(&self) -> Option<FailureClass> {
         self.chain().find_map(|error| {
             if error.is::<tokio::time::error::Elapsed>() {
@@ -156,6 +157,9 @@ pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item 
         // The source of these errors skips the error that they wrap, so visit it explicitly.
         if let Some(failure) = error.downcast_ref::<Failure>() {
             return Some(failure.error.as_ref());
+        }
+        if let Some(cause) = error.downcast_ref::<RetryError>().and_then(RetryError::cause) {
+            return Some(cause);
         }
         if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             return Some(inner);

@@ -9,6 +9,7 @@ mod class;
 pub mod clock;
 pub mod decision;
 pub mod duration;
+mod error_name;
 mod failure;
 #[doc(hidden)]
 pub mod fault;
@@ -28,10 +29,13 @@ mod timestamp;
 pub use category::Category;
 pub use class::{Classify, FailureClass};
 #[doc(inline)]
-pub use clock::{Clock, VirtualTime};
+pub use clock::{Clock, VirtualTime, WallWatch};
 pub use failure::{BoxError, ClassifyError, ClassifyResult, Failure};
 #[doc(inline)]
-pub use manager::{Attempt, Retry, RetryError, RetryErrorReason, RetryExt, RetryManager};
+pub use manager::{
+    Attempt, Retry, RetryError, RetryErrorReason, RetryExt, RetryManager, get_retry_manager,
+    set_retry_manager,
+};
 #[doc(inline)]
 pub use policy::{Jitter, RetryOverride, RetryPolicy};
 pub use timestamp::Timestamp;

@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,7 @@ impl Rules {
 
     /// Class of a failure under these rules.
     pub fn class_of(&self, failure: &Failure) -> FailureClass {
-        // A mark comes first, then a registered type, then the kind of an I/O error.
+        // A mark comes first, then a registered type, then a timeout that the error's type tells.
         let registered = || {
             failure.chain().find_map(|error| self.classifiers.iter().find_map(|known| (known.test)(error)))
         };
@@ -104,7 +105,8 @@ impl<R> PartialEq for TypeTest<R> {
 
 impl<R> Eq for TypeTest<R> {}
 
-/// A rule that matches errors: `any`, `type:TimeoutError` or `TimeoutError`, `message:reset`, `status:404`, `status:5xx`, `class:timeout`.
+/// A rule that matches errors: `any`, `type:TimeoutError` or `TimeoutError`, `message:reset`, `status:404`, `status:5xx`,
+/// `class:timeout`, `io:permanent`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ErrorRule(Matcher);
@@ -122,7 +124,21 @@ enum Matcher {
         to: u16,
     },
     Class(&'static str),
+    /// An I/O error of one of [`PERMANENT_IO`].
+    PermanentIo,
 }
+
+/// Kinds of I/O errors whose cause is the request itself or the system's setup: waiting rarely helps.
+const PERMANENT_IO: [io::ErrorKind; 8] = [
+    io::ErrorKind::PermissionDenied,
+    io::ErrorKind::InvalidInput,
+    io::ErrorKind::Unsupported,
+    io::ErrorKind::AlreadyExists,
+    io::ErrorKind::NotADirectory,
+    io::ErrorKind::IsADirectory,
+    io::ErrorKind::ReadOnlyFilesystem,
+    io::ErrorKind::ArgumentListTooLong,
+];
 
 impl ErrorRule {
     /// Matches every error.
@@ -133,6 +149,24 @@ impl ErrorRule {
     /// Matches errors of this type anywhere in the source chain.
     pub fn of<E: Error + 'static>() -> Self {
         ErrorRule(Matcher::Type(TypeTest::of::<E>(|error| error.is::<E>())))
+    }
+
+    /// Matches I/O errors whose kind blames the request or the permissions: `PermissionDenied`, `InvalidInput`, `Unsupported`,
+    /// `AlreadyExists`, `NotADirectory`, `IsADirectory`, `ReadOnlyFilesystem` and `ArgumentListTooLong`. As text: `io:permanent`.
+    ///
+    /// Without this rule they are retried, like every other error.
+    ///
+    /// ```
+    /// use redrive_retry::policy::{ErrorRule, Rules};
+    /// use redrive_retry::{Failure, FailureClass};
+    ///
+    /// let denied = || Failure::new(std::io::Error::from(std::io::ErrorKind::PermissionDenied));
+    /// assert_eq!(Rules::new().class_of(&denied()), FailureClass::Transient);
+    /// let strict = Rules::new().non_retryable(ErrorRule::permanent_io());
+    /// assert_eq!(strict.class_of(&denied()), FailureClass::Permanent);
+    /// ```
+    pub fn permanent_io() -> Self {
+        ErrorRule(Matcher::PermanentIo)
     }
 
     /// Whether the rule matches this failure.
@@ -153,6 +187,9 @@ impl ErrorRule {
                 failure.status().is_some_and(|status| (*from..=*to).contains(&status))
             }
             Matcher::Class(name) => own.name() == *name,
+            Matcher::PermanentIo => {
+                failure.find::<io::Error>().is_some_and(|error| PERMANENT_IO.contains(&error.kind()))
+            }
         }
     }
 }
@@ -167,6 +204,7 @@ impl fmt::Display for ErrorRule {
             Matcher::Status { from, to } if from == to => write!(f, "status:{from}"),
             Matcher::Status { from, .. } => write!(f, "status:{}xx", from / 100),
             Matcher::Class(name) => write!(f, "class:{name}"),
+            Matcher::PermanentIo => f.write_str("io:permanent"),
         }
     }
 }
@@ -191,6 +229,7 @@ impl FromStr for ErrorRule {
         }
         let matcher = match kind {
             "type" => Matcher::TypeName(value.into()),
+            "io" if value == "permanent" => Matcher::PermanentIo,
             "message" => Matcher::Message(value.into()),
             "class" => ["transient", "throttled", "timeout", "permanent", "crashed"]
                 .into_iter()
@@ -216,8 +255,8 @@ stored_as_text!(ErrorRule, RuleError);
 /// Text that is not an error rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not an error rule: write any, type:NAME, message:PART, status:404, status:5xx, or class:NAME \
-     (transient, throttled, timeout, permanent, crashed)"
+    "{text:?} is not an error rule: write any, type:NAME, message:PART, status:404, status:5xx, io:permanent, or \
+     class:NAME (transient, throttled, timeout, permanent, crashed)"
 )]
 pub struct RuleError {
     text: String,
@@ -228,7 +267,6 @@ mod tests {
     use super::*;
     use crate::failure::ClassifyError;
     use crate::timestamp::Timestamp;
-    use std::io;
 
     #[derive(Debug, thiserror::Error)]
     #[error("value")]
@@ -351,10 +389,39 @@ mod tests {
     }
 
     #[test]
+    fn io_errors_that_blame_the_request_are_permanent_only_by_rule() {
+        let kinds = [
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::InvalidInput,
+            io::ErrorKind::Unsupported,
+            io::ErrorKind::AlreadyExists,
+        ];
+        let by_name: ErrorRule = "io:permanent".parse().unwrap();
+        assert_eq!((&by_name, by_name.to_string().as_str()), (&ErrorRule::permanent_io(), "io:permanent"));
+        let strict = Rules::new().non_retryable(by_name);
+        for kind in kinds {
+            assert_eq!(Rules::new().class_of(&Failure::new(io::Error::from(kind))), FailureClass::Transient);
+            let wrapped = || anyhow::Error::new(io::Error::new(kind, "no")).context("writing");
+            assert_eq!(strict.class_of(&Failure::new(wrapped())), FailureClass::Permanent, "{kind:?}");
+        }
+        let refused = Failure::new(io::Error::from(io::ErrorKind::ConnectionRefused));
+        assert_eq!(strict.class_of(&refused), FailureClass::Transient);
+    }
+
+    #[test]
     fn an_invalid_rule_gets_an_error_with_the_valid_forms() {
-        for text in
-            ["", "type:", "status:600", "status:9xx", "status:abc", "class:odd", "kind:x", "type", "lower"]
-        {
+        for text in [
+            "",
+            "type:",
+            "status:600",
+            "status:9xx",
+            "status:abc",
+            "class:odd",
+            "kind:x",
+            "type",
+            "lower",
+            "io:odd",
+        ] {
             let error = text.parse::<ErrorRule>().unwrap_err().to_string();
             assert!(error.contains("write any, type:NAME"), "{text}: {error}");
         }

@@ -35,6 +35,11 @@ impl Timestamp {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
+    /// Moves by milliseconds, back if they are negative; saturating.
+    pub const fn shifted(self, millis: i64) -> Self {
+        Timestamp(self.0.saturating_add(millis))
+    }
+
     /// Adds milliseconds, saturating.
     pub fn plus_millis(self, millis: u64) -> Self {
         Timestamp(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))

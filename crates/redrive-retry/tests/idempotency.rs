@@ -11,7 +11,7 @@ use redrive_retry::idempotency::{
     MemoryStore, OwnerToken, StoreFuture,
 };
 use redrive_retry::manager::{Execution, OnConflict};
-use redrive_retry::{BoxError, Category, RetryErrorReason, RetryManager, VirtualTime};
+use redrive_retry::{BoxError, Category, RetryErrorReason, RetryManager, RetryPolicy, VirtualTime};
 
 struct World {
     time: VirtualTime,
@@ -53,6 +53,41 @@ async fn the_second_call_gets_the_stored_result_without_running() {
         assert_eq!(world.time.drive(run).await.unwrap(), 1);
     }
     assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_stored_result_lives_until_it_expires() {
+    let day = Duration::from_secs(24 * 3600);
+    let week = 7 * day;
+    let always = Duration::from_secs(50 * 365 * 24 * 3600);
+    let millisecond = Duration::from_millis(1);
+    for (of_manager, of_call, lifetime) in [
+        (None, None, day),
+        (Some(week), None, week),
+        (Some(week), Some(day), day),
+        (None, Some(Duration::MAX), always),
+    ] {
+        let World { time, store, runs, .. } = World::new();
+        let mut builder = RetryManager::builder().clock(time.clock()).idempotency_store(store);
+        if let Some(keep) = of_manager {
+            builder = builder.keep_results(keep);
+        }
+        let manager = builder.build();
+        let call = || async {
+            let mut call = manager.execute(&Category::KvPut, "put").idempotent(key("k"));
+            if let Some(keep) = of_call {
+                call = call.keep_result(keep);
+            }
+            call.run(|_| async { Ok::<_, BoxError>(runs.fetch_add(1, Ordering::SeqCst) + 1) }).await
+        };
+        assert_eq!(time.drive(call()).await.unwrap(), 1);
+        time.advance(lifetime - millisecond);
+        assert_eq!(time.drive(call()).await.unwrap(), 1, "kept for {lifetime:?}");
+        if lifetime != always {
+            time.advance(millisecond);
+            assert_eq!(time.drive(call()).await.unwrap(), 2, "expired after {lifetime:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -188,7 +223,9 @@ async fn a_failed_call_releases_the_key_and_the_error_stays_visible() {
 async fn a_long_operation_keeps_its_lease() {
     let world = World::new();
     let clock = world.time.clock();
-    let slow = world.call().idempotent(key("k")).lease(Duration::from_secs(3)).run(|_| async {
+    let untimed = RetryPolicy::call();
+    let slow = world.call().policy(&untimed).idempotent(key("k")).lease(Duration::from_secs(3));
+    let slow = slow.run(|_| async {
         clock.sleep(Duration::from_secs(60)).await;
         world.effect().await
     });

@@ -101,21 +101,42 @@ async fn a_permanent_error_is_audited_and_not_retried() {
     let error = time.drive(run).await.unwrap_err();
     assert_eq!((error.attempts(), error.reason()), (1, &RetryErrorReason::Dead(DeadReason::Permanent)));
     let events = drain(&mut events);
-    assert_eq!(of_type(&events, "retry_exhausted").len(), 1, "no silent drops");
+    assert!(of_type(&events, "retry_exhausted").is_empty(), "nothing was exhausted");
+    let decisions = of_type(&events, "retry_decision");
+    assert_eq!(decisions.len(), 1, "no silent drops");
+    assert_eq!(decisions[0]["record"]["decision"], json!({"action": "dead", "because": "permanent"}));
 }
 
 #[tokio::test]
-async fn a_non_retryable_error_is_returned_at_once() {
+async fn a_non_retryable_error_is_returned_at_once_as_itself() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
+    let strict = RetryPolicy::call().to_builder().non_retryable(ErrorRule::permanent_io()).build().unwrap();
+    let denied = || async { Err::<(), _>(io::Error::new(io::ErrorKind::PermissionDenied, "no entry")) };
     let began = time.now();
-    let run = manager
-        .execute(&Category::ApiRequest, "op")
-        .run(|_| async { Err::<(), _>(io::Error::new(io::ErrorKind::PermissionDenied, "no entry")) });
+    let run = manager.execute(&Category::ApiRequest, "op").policy(&strict).run(|_| denied());
     let error = time.drive(run).await.unwrap_err();
     assert_eq!((error.attempts(), time.now()), (1, began));
-    let cause = error.into_cause().unwrap().downcast::<io::Error>().unwrap();
-    assert_eq!((cause.kind(), cause.to_string().as_str()), (io::ErrorKind::PermissionDenied, "no entry"));
+    assert_eq!(error.to_string(), "no entry", "the message of the error, and nothing else");
+    assert_eq!(error.find::<io::Error>().unwrap().kind(), io::ErrorKind::PermissionDenied);
+    let error = error.downcast::<std::fmt::Error>().unwrap_err();
+    assert_eq!(error.downcast::<io::Error>().unwrap().kind(), io::ErrorKind::PermissionDenied);
+}
+
+#[tokio::test]
+async fn a_permanent_error_stays_permanent_for_an_outer_call() {
+    let time = VirtualTime::new();
+    let manager = manager(&time).build();
+    let (inner, outer) = (&manager, AtomicU32::new(0));
+    let run = manager.execute(&Category::ApiRequest, "outer").run(|attempt| {
+        outer.store(attempt.number(), Ordering::SeqCst);
+        async move {
+            let refused = |_| async { Err::<(), _>("no such customer".permanent()) };
+            inner.execute(&Category::KvGet, "inner").run(refused).await
+        }
+    });
+    assert_eq!(time.drive(run).await.unwrap_err().to_string(), "no such customer");
+    assert_eq!(outer.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -238,7 +259,7 @@ async fn the_audit_events_have_the_specified_fields() {
         json!({
             "event_type": "retry_attempt", "retry_category": "RETRY_NATS_PUBLISH",
             "operation": "Publish to exoarmur.audit.append.v1", "attempt_number": 2, "max_attempts": 3,
-            "delay_seconds": 1.0, "exception_type": "Error", "exception_message": "Connection timeout",
+            "delay_seconds": 1.0, "exception_type": "std::io::Error(TimedOut)", "exception_message": "Connection timeout",
             "tenant_id": "tenant-123", "correlation_id": "corr-456", "trace_id": "trace-789",
             "timestamp": "2026-01-25T21:15:00.500Z",
         })
@@ -249,7 +270,7 @@ async fn the_audit_events_have_the_specified_fields() {
         json!({
             "event_type": "retry_exhausted", "retry_category": "RETRY_NATS_PUBLISH",
             "operation": "Publish to exoarmur.audit.append.v1", "total_attempts": 3,
-            "final_exception_type": "Error", "final_exception_message": "Connection timeout",
+            "final_exception_type": "std::io::Error(TimedOut)", "final_exception_message": "Connection timeout",
             "tenant_id": "tenant-123", "correlation_id": "corr-456", "trace_id": "trace-789",
             "timestamp": "2026-01-25T21:15:01.500Z",
         })
@@ -472,7 +493,11 @@ async fn a_broken_audit_sink_is_counted_and_never_breaks_the_call() {
         let manager = manager(&time).audit(Broken { panics }).build();
         let run = manager.execute(&Category::ApiRequest, "op").run(|a| flaky(a.number(), 1));
         assert_eq!(time.drive(run).await.unwrap(), 2);
-        assert_eq!(manager.audit_failures(), 2, "the decision and the attempt");
+        assert_eq!(
+            manager.audit_failures(),
+            3,
+            "the decision, the attempt, and the decision about the success"
+        );
     }
 }
 

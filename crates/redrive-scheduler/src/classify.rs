@@ -26,6 +26,8 @@ pub(crate) struct ClassifiedDelivery {
     pub(crate) redelivered: bool,
     /// Whether the broker identifies messages, so that equal fingerprints mean the same message.
     pub(crate) has_identity: bool,
+    /// Number of fields of a `RetryMessage` in protobuf that this release does not know.
+    pub(crate) unknown_fields: usize,
     pub(crate) task: Task,
 }
 
@@ -55,8 +57,12 @@ impl Classifier {
             stored_by: self.session.clone(),
             ..Task::empty(now)
         };
+        let mut unknown_fields = 0;
         let (mut task, asked_ms) = match self.kind_of(&body, &task.properties, source.as_deref()) {
-            Ok(DeliveryKind::Message(message)) => of_message(task, message),
+            Ok(DeliveryKind::Message((message, unknown))) => {
+                unknown_fields = unknown;
+                of_message(task, message)
+            }
             Ok(DeliveryKind::DeadLetter { queue, reason }) => {
                 (of_dead_letter(task, body, queue, &reason, identity.as_deref()), 0)
             }
@@ -65,7 +71,7 @@ impl Classifier {
         replace_nul(&mut task.error_reason);
         task.max_retries = self.schedule.max_retries(&task.original_queue, task.max_retries);
         self.set_due(&mut task, asked_ms);
-        ClassifiedDelivery { receipt, redelivered, has_identity: identity.is_some(), task }
+        ClassifiedDelivery { receipt, redelivered, has_identity: identity.is_some(), unknown_fields, task }
     }
 
     /// Turns the task into another one: with a retry count that its sender did not give, or as a copy.
@@ -78,10 +84,11 @@ impl Classifier {
         }
     }
 
-    /// Sets the due time: at once for review, otherwise the time that the message asks for (0 for none) or the backoff.
+    /// Sets the due time: the time that the message asks for (0 for none) or the backoff, also for a message whose retries are used up;
+    /// at once for one that cannot be retried at all.
     fn set_due(&self, task: &mut Task, asked_ms: i64) {
         let now = task.received_at;
-        let due = match task.for_review() {
+        let due = match task.problem {
             Some(_) => now,
             None => self.schedule.due(task.id(), &task.original_queue, task.retry_count, asked_ms, now),
         };
@@ -98,14 +105,14 @@ impl Classifier {
         let content_type = properties.content_type.as_deref().unwrap_or_default();
         let decode = decoder(content_type);
         if properties.kind.as_deref() == Some(RETRY_MESSAGE) {
-            return decode.unwrap_or(RetryMessage::from_protobuf)(body).map(DeliveryKind::Message);
+            return decode.unwrap_or(RetryMessage::decode_protobuf)(body).map(DeliveryKind::Message);
         }
         // With an explicit content type only: a dead letter without one may happen to decode.
         let declared = || decode.filter(|_| !content_type.is_empty()).and_then(|decode| decode(body).ok());
         if deaths(properties).next().is_some() {
             // A RetryMessage may carry the copied headers of the failed message; then it names one of the queues in them.
             if let Some(message) = declared()
-                && deaths(properties).any(|death| death.queue == message.original_queue)
+                && deaths(properties).any(|death| death.queue == message.0.original_queue)
             {
                 return Ok(DeliveryKind::Message(message));
             }
@@ -114,8 +121,9 @@ impl Classifier {
             return Ok(DeliveryKind::DeadLetter { queue: queue.to_owned(), reason: reason.to_owned() });
         }
         if let Some(queue) = source {
-            // A RetryMessage may carry the copied headers of the failed message.
-            if let Some(message) = declared() {
+            // A RetryMessage may carry the copied headers of the failed message. Without unknown fields only: another message may
+            // happen to have the known ones.
+            if let Some(message) = declared().filter(|(_, unknown)| *unknown == 0) {
                 return Ok(DeliveryKind::Message(message));
             }
             check_name(header::ORIGINAL_QUEUE, queue)?;
@@ -152,11 +160,14 @@ impl Classifier {
 }
 
 enum DeliveryKind {
-    Message(RetryMessage),
+    Message(Decoded),
     DeadLetter { queue: String, reason: String },
 }
 
-type Decode = fn(&[u8]) -> Result<RetryMessage, DecodeError>;
+/// A message, and the number of its unknown fields.
+type Decoded = (RetryMessage, usize);
+
+type Decode = fn(&[u8]) -> Result<Decoded, DecodeError>;
 
 /// Decoder by content type, without its parameters. No content type, or `application/octet-stream`, means protobuf.
 fn decoder(content_type: &str) -> Option<Decode> {
@@ -166,8 +177,8 @@ fn decoder(content_type: &str) -> Option<Decode> {
         | "application/octet-stream"
         | "application/x-protobuf"
         | "application/protobuf"
-        | "application/vnd.google.protobuf" => Some(RetryMessage::from_protobuf),
-        "application/json" => Some(RetryMessage::from_json),
+        | "application/vnd.google.protobuf" => Some(RetryMessage::decode_protobuf),
+        "application/json" => Some(|body| Ok((RetryMessage::from_json(body)?, 0))),
         _ => None,
     }
 }
@@ -331,6 +342,17 @@ mod tests {
         assert_eq!((task.via, task.error_reason.as_str()), (Via::DeadLetter, "dead-lettered: timed out"));
     }
 
+    #[test]
+    fn unknown_fields_are_counted_in_a_retry_message_and_not_guessed_from() {
+        let bytes = [message().to_protobuf(), vec![0x40, 1]].concat();
+        let declared = typed("application/x-protobuf");
+        let read = classifier().classify(delivery(bytes.clone(), declared.clone()), NOW);
+        assert_eq!((read.task.via, read.unknown_fields), (Via::RetryMessage, 1));
+        let other = Delivery { source: Some("orders.eu".into()), ..delivery(bytes, declared) };
+        let read = classifier().classify(other, NOW);
+        assert_eq!((read.task.via, read.unknown_fields), (Via::DeadLetter, 0), "a message of another kind");
+    }
+
     /// NATS: the position in the stream identifies a message without an id.
     #[test]
     fn the_identity_of_a_delivery_replaces_a_missing_id() {
@@ -370,10 +392,27 @@ mod tests {
     }
 
     #[test]
-    fn review_is_due_at_once() {
+    fn an_exhausted_message_goes_to_review_when_it_is_due() {
         let exhausted =
             RetryMessage { retry_count: 3, next_retry_at_ms: NOW.as_millis() + 5000, ..message() };
-        assert_eq!(read(exhausted.to_protobuf(), Properties::default()).next_retry_at_ms, NOW.as_millis());
+        let task = read(exhausted.to_protobuf(), Properties::default());
+        assert_eq!(task.for_review(), Some(ReviewReason::RetriesExhausted));
+        assert_eq!(task.next_retry_at_ms, NOW.as_millis() + 5000, "the time that it asks for");
+        let exhausted = RetryMessage { next_retry_at_ms: 0, ..exhausted };
+        let task = read(exhausted.to_protobuf(), Properties::default());
+        let wait = task.next_retry_at_ms - NOW.as_millis();
+        assert!((16_000..=17_000).contains(&wait), "the backoff of its count: {wait}");
+    }
+
+    #[test]
+    fn an_undecodable_message_goes_to_review_at_once() {
+        let task = read("x", typed("text/plain"));
+        assert_eq!(task.for_review(), Some(ReviewReason::Undecodable));
+        assert_eq!(task.next_retry_at_ms, NOW.as_millis());
+    }
+
+    #[test]
+    fn nul_in_an_error_reason_is_replaced() {
         let nul = RetryMessage { error_reason: "a\0b".into(), ..message() };
         let task = read(nul.to_protobuf(), Properties::default());
         assert_eq!(task.error_reason, "a\u{fffd}b", "databases refuse NUL");

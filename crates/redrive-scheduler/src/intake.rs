@@ -62,7 +62,7 @@ enum Stored {
     None,
     /// The task of this very delivery.
     SameTask,
-    /// A redelivery that may be this task or a new failure; and the number of copies stored.
+    /// A delivery that may be this task or a new failure; and the number of copies stored.
     Ambiguous {
         copies: u32,
     },
@@ -86,6 +86,10 @@ impl Intake {
             self.counters.count(|all| all.received += deliveries.len() as u64);
             let classified: Vec<_> =
                 deliveries.into_iter().map(|delivery| self.classifier.classify(delivery, now)).collect();
+            let unknown_fields: usize = classified.iter().map(|delivery| delivery.unknown_fields).sum();
+            if unknown_fields > 0 {
+                self.counters.count(|all| all.unknown_fields += unknown_fields as u64);
+            }
             if self.store_and_ack(classified).await.is_err() {
                 return; // nothing was acked, so the broker keeps all of it
             }
@@ -184,14 +188,17 @@ impl Intake {
     /// - A task that is done or in flight may be in its queue again and may have failed there. If the broker identifies messages, the
     ///   identity decides. Otherwise the delivery is that task only if it has the same fingerprint, is marked as redelivered, and the
     ///   ack of the stored task failed.
-    /// - In all other cases the message is republished: rather once too often than lost. It counts as a new failure unless it is marked
-    ///   as redelivered; then it is stored as a copy with the same retry count.
+    /// - In all other cases the message is republished: rather once too often than lost. It counts as a new failure, except if it is
+    ///   marked as redelivered, or if its sender counts retries: then it may be a duplicate that failed again, which must not use up the
+    ///   retries of a message that was handled meanwhile. It is stored as a copy with the same retry count.
     async fn resolve_duplicate(&mut self, delivery: &ClassifiedDelivery) -> Result<Duplicate, Closing> {
         let Task { message_id, retry_count, .. } = &delivery.task;
+        let sender_counts = self.sender_counts(&delivery.task).await?;
         let mut copy = None;
         let steps = (0..=LINEAR_STEPS).chain((0..DOUBLING_STEPS).map(|n| LINEAR_STEPS << n));
-        for count in steps.map(|step| retry_count.saturating_add(step)) {
-            match self.stored_with(delivery, count).await? {
+        for step in steps {
+            let count = retry_count.saturating_add(step);
+            match self.stored_with(delivery, count, sender_counts && step == 0).await? {
                 Stored::None => return Ok(copy.unwrap_or(Duplicate::NewFailure { count, copy: 0 })),
                 Stored::SameTask => return Ok(Duplicate::SameTask),
                 Stored::Ambiguous { copies } => copy = Some(Duplicate::NewFailure { count, copy: copies }),
@@ -208,8 +215,21 @@ impl Intake {
         Ok(Duplicate::NewFailure { count, copy: 0 })
     }
 
-    /// Looks for stored tasks of this message with this retry count.
-    async fn stored_with(&mut self, delivery: &ClassifiedDelivery, count: u32) -> Result<Stored, Closing> {
+    /// Whether the retry count comes from a sender that counts: the failure before it is stored with a count that is one lower.
+    async fn sender_counts(&self, task: &Task) -> Result<bool, Closing> {
+        let Some(before) = task.retry_count.checked_sub(1) else { return Ok(false) };
+        let before = self.event(copy_id(&task.message_id, &task.original_queue, before, 0)).await?;
+        let before = before.and_then(|event| serde_json::from_str::<Task>(event.payload.get()).ok());
+        Ok(before.is_some_and(|before| before.original_payload == task.original_payload))
+    }
+
+    /// Looks for stored tasks of this message with this retry count. With `sender_counts`, one with the same payload may be this one.
+    async fn stored_with(
+        &mut self,
+        delivery: &ClassifiedDelivery,
+        count: u32,
+        sender_counts: bool,
+    ) -> Result<Stored, Closing> {
         let Task { message_id, original_queue, original_payload, fingerprint, .. } = &delivery.task;
         let mut is_ambiguous = false;
         for copy in 0..=MAX_COPIES {
@@ -227,6 +247,7 @@ impl Intake {
             if TaskState::of(&event).is_waiting() && task.original_payload == *original_payload {
                 return Ok(Stored::SameTask);
             }
+            is_ambiguous |= sender_counts && task.original_payload == *original_payload;
             if task.fingerprint != *fingerprint {
                 continue;
             }
@@ -305,6 +326,7 @@ fn event(task: &Task, payload: &str) -> NewEvent {
         metadata,
         created_at: task.received_at,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
+        is_scheduled: false,
         retry: None,
         // For the republisher alone: other programs on the same database do not handle tasks.
         to: Routing::Each(vec![republisher()]),

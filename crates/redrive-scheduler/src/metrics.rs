@@ -37,6 +37,8 @@ pub struct Metrics {
     pub copies: u64,
     /// Deliveries that could not be decoded.
     pub undecodable: u64,
+    /// Fields in received protobuf messages that this release does not know, and ignored.
+    pub unknown_fields: u64,
     /// Messages returned as unroutable.
     pub returned: u64,
     /// Publications with unknown outcome, which are repeated.

@@ -81,7 +81,8 @@ impl Republisher {
             }
             Some(reason) => {
                 let Task { retry_count, max_retries, error_reason, problem, .. } = &task;
-                let exhausted = || format!("retried {retry_count} of {max_retries} times: {error_reason}");
+                let retries = if *retry_count == 1 { "retry" } else { "retries" };
+                let exhausted = || format!("{retry_count} {retries} (limit {max_retries}): {error_reason}");
                 let problem = problem.clone().unwrap_or_else(|| Problem { reason, why: exhausted() });
                 self.review(event, &task, &problem).await
             }

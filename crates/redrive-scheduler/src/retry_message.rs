@@ -1,4 +1,4 @@
-//! The message contract `RetryMessage`: strict decoding of protobuf and JSON, and encoding.
+//! The message contract `RetryMessage`: decoding of protobuf and JSON, and encoding.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -60,12 +60,17 @@ pub enum DecodeError {
 }
 
 impl RetryMessage {
-    /// Decodes protobuf. Unknown fields, wrong wire types and numbers out of range are errors.
+    /// Decodes protobuf. Unknown fields are ignored; wrong wire types and numbers out of range are errors.
     pub fn from_protobuf(bytes: &[u8]) -> Result<Self, DecodeError> {
-        strict::check(bytes).map_err(|why| DecodeError::Protobuf { why })?;
+        Self::decode_protobuf(bytes).map(|(message, _)| message)
+    }
+
+    /// Decodes protobuf and counts the unknown fields.
+    pub(crate) fn decode_protobuf(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
+        let unknown = strict::check(bytes).map_err(|why| DecodeError::Protobuf { why })?;
         let message =
             RetryMessage::decode(bytes).map_err(|error| DecodeError::Protobuf { why: error.to_string() })?;
-        message.checked()
+        Ok((message.checked()?, unknown))
     }
 
     /// Decodes JSON: field names in snake case or camel case, bytes in base64, numbers as numbers or text.
@@ -247,8 +252,18 @@ mod tests {
         );
         let negative = RetryMessage { retry_count: -1, ..message() };
         assert!(RetryMessage::from_protobuf(&negative.to_protobuf()).is_err());
-        let unknown = [message().to_protobuf(), vec![0x40, 1]].concat();
-        assert!(RetryMessage::from_protobuf(&unknown).unwrap_err().to_string().contains("field 8"));
+    }
+
+    /// A newer sender may have more fields than this release knows.
+    #[test]
+    fn unknown_protobuf_fields_are_ignored_and_counted() {
+        for more in
+            [&[0x40, 1][..], &[0x42, 3, b'n', b'e', b'w'], &[0x45, 1, 2, 3, 4], &[0x43, 0x08, 1, 0x44]]
+        {
+            let bytes = [&message().to_protobuf(), more].concat();
+            assert_eq!(RetryMessage::decode_protobuf(&bytes), Ok((message(), 1)), "{more:?}");
+        }
+        assert_eq!(RetryMessage::decode_protobuf(&message().to_protobuf()), Ok((message(), 0)));
     }
 
     fn messages() -> impl Strategy<Value = RetryMessage> {

@@ -186,6 +186,7 @@ impl From<StoreError> for Failure {
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => {
                 Failure::Output(source)
             }
+            error if error.is_temporary() => Failure::Unavailable(error.to_string()),
             error => Failure::failed(error),
         }
     }

@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::terminal_text::one_line;
+
 /// Error that ends a command.
 #[derive(Debug)]
 pub enum Failure {
@@ -10,6 +12,8 @@ pub enum Failure {
     Usage(String),
     /// Failed work, with the remedy.
     Failed(String),
+    /// The database is away or its disk is full: it may work later. With the remedy.
+    Unavailable(String),
     /// Standard output is not writable.
     Output(io::Error),
 }
@@ -40,12 +44,6 @@ impl From<redrive_api::client::Error> for Failure {
     }
 }
 
-/// Text of a server on one line, without control characters that could steer a terminal.
-fn one_line(text: &str) -> String {
-    let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ")
-}
-
 impl Failure {
     /// Failed work, with the text of its error.
     pub(crate) fn failed(error: impl std::fmt::Display) -> Self {
@@ -55,7 +53,7 @@ impl Failure {
     /// Text of the error.
     pub fn into_message(self) -> String {
         match self {
-            Failure::Usage(message) | Failure::Failed(message) => message,
+            Failure::Usage(message) | Failure::Failed(message) | Failure::Unavailable(message) => message,
             Failure::Output(error) => error.to_string(),
         }
     }
@@ -69,7 +67,7 @@ impl Failure {
                 let say = format!("cannot write to standard output: {error}; check its redirection");
                 (ExitCode::FAILURE, say)
             }
-            Failure::Failed(message) => (ExitCode::FAILURE, message.clone()),
+            Failure::Failed(message) | Failure::Unavailable(message) => (ExitCode::FAILURE, message.clone()),
             Failure::Usage(message) => (ExitCode::from(2), message.clone()),
         };
         // If standard error is closed too, the exit code alone reports the failure.

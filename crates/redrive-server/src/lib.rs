@@ -6,6 +6,7 @@
 //! clap argument structs, so that the `redrive` command and this crate have one definition of them.
 
 pub mod api;
+pub mod audit_tally;
 mod bucket;
 pub mod database;
 mod documents;
@@ -13,8 +14,11 @@ pub mod failure;
 mod hidden_text;
 pub mod in_process;
 mod metric_family;
+mod open_files;
 mod pull_subscriptions;
+mod reserved;
 pub mod scheduler;
 pub mod serve;
 pub mod telemetry;
+pub mod terminal_text;
 mod tokens;

@@ -28,9 +28,10 @@ pub(crate) struct Sample {
     pub(crate) value: Value,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Number(u64),
+    Decimal(f64),
     Times(Times),
 }
 
@@ -62,6 +63,13 @@ impl Family {
     #[must_use]
     pub(crate) fn with(mut self, labels: Labels, value: u64) -> Self {
         self.samples.push(Sample { labels, value: Value::Number(value) });
+        self
+    }
+
+    /// Adds a number with a fraction.
+    #[must_use]
+    pub(crate) fn with_decimal(mut self, labels: Labels, value: f64) -> Self {
+        self.samples.push(Sample { labels, value: Value::Decimal(value) });
         self
     }
 

@@ -13,9 +13,9 @@ use crate::program::{Program, is_root};
 /// The environment variable that names a server to use instead of a private one.
 const URL_VARIABLE: &str = "REDRIVE_TEST_POSTGRES";
 
-/// `pg_hba.conf`: trusts all users, except members of the role `with_password`, for tests of passwords.
-const CLIENT_AUTHENTICATION: &str =
-    "host all +with_password 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
+/// `pg_hba.conf`: trusts all users, except members of the role `with_password`, for tests of passwords. Standbys may connect.
+const CLIENT_AUTHENTICATION: &str = "host all +with_password 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n\
+     host replication redrive 127.0.0.1/32 trust\n";
 
 /// A private PostgreSQL server.
 #[derive(Debug)]
@@ -45,8 +45,56 @@ impl Postgres {
 
     /// Starts a server.
     pub fn start() -> Result<Self, Missing> {
-        let tools = Program::Postgres.find()?.parent().map(Path::to_owned).unwrap_or_default();
+        let server = Self::prepare()?;
+        server.run(
+            "initdb",
+            &["--username=redrive", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-instructions"],
+        )?;
+        server.configure(&format!(
+            "listen_addresses = '127.0.0.1'\nport = {}\nunix_socket_directories = ''\nmax_connections = 200\n",
+            server.port
+        ))?;
+        fs::write(server.data.join("pg_hba.conf"), CLIENT_AUTHENTICATION)
+            .map_err(|why| start_failed(&server.log, &why.to_string()))?;
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// Starts a synchronous standby of this server. From now on each commit of this server waits until the standby has it.
+    ///
+    /// [`crash`](Self::crash) and [`resume`](Self::resume) stop and start the standby, [`promote`](Self::promote) makes it a
+    /// primary.
+    pub fn start_standby(&self) -> Result<Self, Missing> {
+        let standby = Self::prepare()?;
+        standby.run(
+            "pg_basebackup",
+            &[
+                "--host=127.0.0.1",
+                &format!("--port={}", self.port),
+                "--username=redrive",
+                "--checkpoint=fast",
+                "--write-recovery-conf",
+                "--no-sync",
+            ],
+        )?;
+        standby.configure(&format!("port = {}\n", standby.port))?;
+        self.configure("synchronous_standby_names = '*'\n")?;
+        self.run("pg_ctl", &["reload"])?;
+        standby.resume()?;
+        Ok(standby)
+    }
+
+    /// Makes this standby a primary that takes writes and waits for no standby.
+    pub fn promote(&self) -> Result<(), Missing> {
+        self.run("pg_ctl", &["promote", "--wait"])
+    }
+
+    /// Makes the folder, port and guard of a server.
+    fn prepare() -> Result<Self, Missing> {
         let failed = |why: std::io::Error| start_failed(Path::new(""), &why.to_string());
+        // A link to the server may have no links to its tools beside it.
+        let program = Program::Postgres.find()?.canonicalize().map_err(failed)?;
+        let tools = program.parent().map(Path::to_owned).unwrap_or_default();
         let folder = tempfile::Builder::new().prefix("redrive-postgres-").tempdir().map_err(failed)?.keep();
         let (data, log) = (folder.join("data"), folder.join("log"));
         if is_root() {
@@ -56,18 +104,17 @@ impl Postgres {
         }
         let port = free_port().map_err(failed)?;
         let guard = Guard::set(Signal::Quit, &[&data.join("postmaster.pid")], &folder).map_err(failed)?;
-        let server = Postgres { tools, data, log, port, _guard: guard };
-        server.run(
-            "initdb",
-            &["--username=redrive", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-instructions"],
-        )?;
-        let settings = format!(
-            "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\nmax_connections = 200\n"
-        );
-        fs::write(server.data.join("postgresql.auto.conf"), settings).map_err(failed)?;
-        fs::write(server.data.join("pg_hba.conf"), CLIENT_AUTHENTICATION).map_err(failed)?;
-        server.resume()?;
-        Ok(server)
+        Ok(Postgres { tools, data, log, port, _guard: guard })
+    }
+
+    /// Adds settings, which override earlier ones when the server starts or reloads them.
+    fn configure(&self, settings: &str) -> Result<(), Missing> {
+        let added = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.data.join("postgresql.auto.conf"))
+            .and_then(|mut file| std::io::Write::write_all(&mut file, settings.as_bytes()));
+        added.map_err(|why| start_failed(&self.log, &why.to_string()))
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -92,11 +139,7 @@ impl Postgres {
             }
             succeeded(&install.arg(from).arg(to).output().map_err(failed)?, &self.log)?;
         }
-        let mut settings = fs::OpenOptions::new()
-            .append(true)
-            .open(self.data.join("postgresql.auto.conf"))
-            .map_err(failed)?;
-        std::io::Write::write_all(&mut settings, b"ssl = on\n").map_err(failed)?;
+        self.configure("ssl = on\n")?;
         self.run(
             "pg_ctl",
             &["restart", "--mode=fast", "--wait", "--silent", &format!("--log={}", self.log.display())],

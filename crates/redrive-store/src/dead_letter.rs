@@ -102,7 +102,7 @@ pub struct DlqFilter {
     pub text: Option<String>,
     /// Fingerprint of the group.
     pub fingerprint: Option<String>,
-    /// Subscription of a dead delivery.
+    /// Subscription whose delivery is dead, or whose handler failed last of an event that is dead as a whole.
     pub subscription: Option<SubscriptionName>,
 }
 
@@ -161,19 +161,36 @@ impl FromStr for DlqCursor {
     }
 }
 
-/// A group of dead letters with the same kind of error.
+/// A group of dead letters with one target and one kind of error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DlqGroup {
+    /// The subscription that failed, such as an endpoint; `None` if no attempt names one. [`DlqFilter::subscription`] selects it.
+    pub target: Option<SubscriptionName>,
     /// The fingerprint of their errors.
     pub fingerprint: String,
     /// Number of dead letters.
     pub count: u64,
-    /// One error as an example.
+    /// Their event types, at most [`MAX_TYPES`](Self::MAX_TYPES).
+    pub types: Vec<EventType>,
+    /// The error of the example.
     pub example: String,
+    /// The event of the last dead letter, as an example.
+    pub example_id: EventId,
     /// When the first was dead-lettered.
     pub first_at: Timestamp,
     /// When the last was dead-lettered.
     pub last_at: Timestamp,
+}
+
+impl DlqGroup {
+    /// Maximum number of event types that a group names.
+    pub const MAX_TYPES: usize = 20;
+
+    /// Converts the names of event types.
+    pub(crate) fn types(mut names: Vec<String>) -> Vec<EventType> {
+        names.sort_unstable();
+        names.iter().take(Self::MAX_TYPES).map(|name| EventType::stored(name)).collect()
+    }
 }
 
 /// Options of a redrive.
@@ -185,17 +202,30 @@ pub struct Redrive {
     pub payload: Option<String>,
 }
 
-/// Reduces an error to its fingerprint: numbers, ids and quoted parts are replaced, so that errors of one kind are equal.
+/// Maximum number of characters of an error that its fingerprint is made of.
+const MAX_FINGERPRINT_CHARS: usize = 512;
+
+/// Words before a number that say that it is an HTTP status or another code of the cause.
+const CODE_WORDS: [&str; 5] = ["answered", "code", "http", "responded", "status"];
+
+/// Reduces an error to its fingerprint: numbers, ids and quoted parts are replaced, so that errors of one kind are equal. An HTTP
+/// status stays: "answered 500" and "answered 422" have different causes.
 pub fn fingerprint(error: &str) -> String {
+    let error: Vec<char> = error.chars().take(MAX_FINGERPRINT_CHARS).collect();
     let mut shape = String::new();
-    let mut in_quotes = None;
-    for c in error.chars().take(512) {
+    let (mut in_quotes, mut at) = (None, 0);
+    while let Some(&c) = error.get(at) {
+        at += 1;
         match in_quotes {
             Some(quote) if c == quote => in_quotes = None,
             Some(_) => {}
             None if matches!(c, '"' | '`') => {
                 in_quotes = Some(c);
                 shape.push('…');
+            }
+            None if is_status_code(&shape, &error[at - 1..]) => {
+                shape.extend(&error[at - 1..at + 2]);
+                at += 2;
             }
             // A word with a digit is a number, an id or an address, which does not tell errors apart.
             None if c.is_ascii_digit() => {
@@ -215,6 +245,18 @@ pub fn fingerprint(error: &str) -> String {
     shape
 }
 
+/// Returns whether a code of three digits follows, behind a word that announces it.
+fn is_status_code(before: &str, rest: &[char]) -> bool {
+    let [first @ '1'..='5', second, third, ..] = rest else { return false };
+    let is_number = [first, second, third].into_iter().all(char::is_ascii_digit);
+    let goes_on = |at: usize| rest.get(at).is_some_and(char::is_ascii_alphanumeric);
+    let ends = !(goes_on(3) || rest.get(3).is_some_and(|c| matches!(c, '-' | '.' | ':')) && goes_on(4));
+    let words = before.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    let begins = words.len() < before.len() && !before.ends_with(['#', '-', '.']);
+    let word = words.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    is_number && ends && begins && CODE_WORDS.iter().any(|known| known.eq_ignore_ascii_case(word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,5 +271,25 @@ mod tests {
             fingerprint("event 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19 is odd"),
             fingerprint("event 4e1b2d3c-aaaa-4bbb-8ccc-123456789abc is odd")
         );
+    }
+
+    #[test]
+    fn an_http_status_is_part_of_the_fingerprint() {
+        for text in [
+            "the endpoint answered STATUS",
+            "HTTP STATUS: bad",
+            "status=STATUS",
+            "status code (STATUS) of order 7",
+        ] {
+            let of = |status: &str| fingerprint(&text.replace("STATUS", status));
+            assert_eq!(of("500"), of("500"));
+            assert_ne!(of("500"), of("422"), "{text}");
+        }
+        assert_eq!(
+            fingerprint("the endpoint answered 500 after 31 ms"),
+            "the endpoint answered 500 after # ms"
+        );
+        assert_eq!(fingerprint("answered 1500 of 200 requests"), fingerprint("answered 7 of 31 requests"));
+        assert_eq!(fingerprint("code 123-45"), fingerprint("code 678-90"));
     }
 }

@@ -113,6 +113,14 @@ pub enum StoreError {
         /// Its id.
         id: crate::event::EventId,
     },
+    /// Another event is stored under the id.
+    #[error(
+        "the id {id} belongs to an event with another type or payload: publish this one under another id"
+    )]
+    IdTaken {
+        /// The id.
+        id: crate::event::EventId,
+    },
     /// The event is not in the dead-letter queue.
     #[error("event {id} is not in the dead-letter queue: it is {status}")]
     NotDead {
@@ -328,6 +336,39 @@ pub enum StoreError {
         /// The cause.
         source: std::io::Error,
     },
+}
+
+impl StoreError {
+    /// Whether the cause may go away without a change of the program or its settings: a server that is away or busy, or a full disk.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Unknown { .. }
+                | StoreError::Unreachable { .. }
+                | StoreError::Lost { .. }
+                | StoreError::Busy
+                | StoreError::Disk { .. }
+                | StoreError::DiskFull
+                | StoreError::Exhausted
+        )
+    }
+
+    /// Whether the database cannot be used for now, as on a full disk, whatever was asked of it.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            StoreError::ReadOnly { .. }
+                | StoreError::Disk { .. }
+                | StoreError::DiskFull
+                | StoreError::Busy
+                | StoreError::Unknown { .. }
+                | StoreError::Stopped { .. }
+                | StoreError::Closed
+                | StoreError::Unreachable { .. }
+                | StoreError::Lost { .. }
+                | StoreError::Exhausted
+        )
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {

@@ -201,6 +201,8 @@ pub struct NewEvent {
     pub created_at: Timestamp,
     /// When its first attempt is due.
     pub due_at: Timestamp,
+    /// Whether `due_at` is a date that was asked for, and not a delay: a schedule keeps its date when the machine's clock is set.
+    pub is_scheduled: bool,
     /// Overrides of the retry policy for this event.
     pub retry: Option<RetryOverride>,
     /// Which subscriptions it is delivered to.
@@ -255,6 +257,25 @@ impl NewEvent {
             }
         }
         Ok(())
+    }
+}
+
+/// The content that an id stands for. A repeated publish has the same content; another content under the same id is another event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventContent {
+    /// The id.
+    pub id: EventId,
+    /// The type.
+    pub event_type: EventType,
+    /// JSON text.
+    pub payload: Arc<str>,
+}
+
+impl EventContent {
+    /// Returns the content of an event.
+    pub fn of(event: &NewEvent) -> Self {
+        let NewEvent { id, event_type, payload, .. } = event;
+        EventContent { id: *id, event_type: event_type.clone(), payload: Arc::clone(payload) }
     }
 }
 

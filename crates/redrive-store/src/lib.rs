@@ -13,6 +13,7 @@ mod document;
 mod due;
 mod error;
 mod event;
+mod history;
 mod location;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -30,22 +31,24 @@ pub use document::{Document, DocumentKey};
 pub use due::Due;
 pub use error::StoreError;
 pub use event::{
-    EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent, SubscriptionName,
+    EventContent, EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent,
+    SubscriptionName,
 };
+pub use history::{HISTORY_PAGE, RecordedAttempt};
 pub use location::Location;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
     AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RawJson,
-    RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow,
+    RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow, WaitingDeliveries, WaitingWork,
 };
-pub use sqlite::{Durability, SqliteOptions, SqliteStore};
+pub use sqlite::{Durability, SqliteHistory, SqliteOptions, SqliteStore};
 pub use store::{
     Appended, BacklogClaimed, BacklogRequest, Cluster, DeadLetters, Documents, EventStore, Finished,
     Replayed, Store, StoreFuture, WorkQueue,
 };
 pub use work::{
-    ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
+    ClaimRef, ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
 };
 
 /// Every store trait, for a glob import where a store is used by its concrete type. `dyn Store` needs no import.

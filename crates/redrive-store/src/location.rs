@@ -32,6 +32,12 @@ fn is_address(text: &str) -> bool {
         return true;
     }
     let may_have_password = text.contains('@') || text.contains("password=");
+    // An address without its scheme, or in the form `host=… password=…`.
+    let is_user_and_password = text.split_once('@').is_some_and(|(before, _)| before.contains(':'));
+    let is_path = text.starts_with(['/', '.']) && !text.starts_with("//");
+    if !text.contains("://") && !is_path && (is_user_and_password || text.contains("password=")) {
+        return !text.starts_with("sqlite:") && !text.starts_with("file:");
+    }
     if text.starts_with("postgres") && text.contains("//") {
         return may_have_password;
     }
@@ -120,8 +126,17 @@ mod tests {
         for address in ["postgres://h/d", "postgresql://u@h:1/d"] {
             assert_eq!(Location::of(address), Location::Postgres(address.into()));
         }
-        for misspelt in ["Postgres://u:p@h/d", " postgres://u:p@h/d", "postgre://u:p@h/d", "postgres:u:p@h/d"]
-        {
+        assert_eq!(Location::of("/data/a:b@c.db"), Location::Sqlite("/data/a:b@c.db".into()));
+        for misspelt in [
+            "Postgres://u:p@h/d",
+            " postgres://u:p@h/d",
+            "postgre://u:p@h/d",
+            "postgres:u:p@h/d",
+            "u:p@h/d",
+            "//u:p@h/d",
+            "postgresu:p@h/d",
+            "host=h password=p",
+        ] {
             assert_eq!(Location::of(misspelt), Location::Postgres(misspelt.into()));
             assert_eq!(Location::of(misspelt).to_string(), "postgres://…");
         }

@@ -54,6 +54,9 @@ pub struct DeliveryRow {
     pub retry_count: u32,
     /// When it is due, if it waits outside of the backlog.
     pub due_at: Option<Timestamp>,
+    /// Whether an attempt is in flight. An open delivery that is neither running nor has a due time is in the backlog.
+    #[serde(skip)]
+    pub is_running: bool,
     /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
 }
@@ -181,6 +184,36 @@ pub struct Stats {
     pub wal_bytes: u64,
 }
 
+/// Work that waits, for diagnostics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitingWork {
+    /// Events and deliveries that have been due since before the threshold.
+    pub overdue: u64,
+    /// Waiting deliveries by subscription: at most 100 subscriptions, those with the most deliveries first.
+    pub subscriptions: Vec<WaitingDeliveries>,
+}
+
+/// Deliveries of one subscription that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingDeliveries {
+    /// Name of the subscription.
+    pub subscription: String,
+    /// Whether the subscription is on record.
+    pub is_on_record: bool,
+    /// Number of deliveries that are due now.
+    pub due: u64,
+    /// Number of deliveries without a failed attempt that are due later: parked, snoozed or published with a delay.
+    pub parked: u64,
+    /// When the oldest event among the parked ones was published.
+    pub oldest_parked_at: Option<Timestamp>,
+    /// Number of deliveries that wait between two attempts.
+    pub retrying: u64,
+    /// Number of deliveries in the backlog.
+    pub backlogged: u64,
+    /// When the oldest event in the backlog was published.
+    pub oldest_backlogged_at: Option<Timestamp>,
+}
+
 /// A subscription on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionRow {
@@ -194,7 +227,7 @@ pub struct SubscriptionRow {
     pub created_at: Timestamp,
 }
 
-/// A subscription that another process has registered.
+/// A subscription that this process has not registered: one of another process, or one that is only on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteSubscription {
     /// Its stable name.

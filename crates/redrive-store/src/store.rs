@@ -21,12 +21,12 @@ use crate::circuit::{CircuitReport, CircuitState, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
-    Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
-    SubscriptionAttempt, SubscriptionRow,
+    AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
+    SubscriptionAttempt, SubscriptionRow, WaitingWork,
 };
-use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// Maximum number of rows of one kind that one statement claims, so that publishers and other claims do not wait behind a large one.
 pub(crate) const MAX_CLAIM_ROWS: usize = 512;
@@ -64,6 +64,12 @@ pub trait Store: EventStore + WorkQueue + DeadLetters + Cluster + Documents {
     /// Returns the clock that due times and leases are measured by. All processes that share the store agree on it.
     fn clock(&self) -> Clock;
 
+    /// Compares the clock with the machine's wall clock. If that was set, sets the clock, too, and moves waiting retries and leases
+    /// with it, so that every wait keeps its length. Cheap if nothing has happened. Nothing to do where the clock is a server's.
+    fn follow_wall_clock(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Finishes queued commands and closes the store. Later calls fail with [`StoreError::Closed`].
     fn close(&self) -> StoreFuture<'_, ()>;
 }
@@ -74,6 +80,9 @@ pub trait Store: EventStore + WorkQueue + DeadLetters + Cluster + Documents {
 pub trait EventStore: Sealed {
     /// Stores events, all or none, and returns for each whether it was new.
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
+
+    /// Returns those of these ids under which another type or payload is stored.
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>>;
 
     /// Returns one event with its deliveries and recorded attempts.
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail>;
@@ -95,11 +104,18 @@ pub trait EventStore: Sealed {
         page: EventPage,
     ) -> StoreFuture<'_, Vec<SubscriptionAttempt>>;
 
+    /// Returns at most `limit` lines of the audit log behind `after`, oldest first.
+    fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>>;
+
     /// Counts open work by the index over it, at a cost that does not depend on finished events.
     fn depth(&self) -> StoreFuture<'_, Depth>;
 
     /// Counts all events by status. Reads every row of a large store.
     fn stats(&self) -> StoreFuture<'_, Stats>;
+
+    /// Counts the work that waits at the instant `now`, and the part of it that has been due since before `overdue_before`. Reads all
+    /// waiting work.
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork>;
 
     /// Deletes at most `limit` handled events that were finished before this instant.
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64>;
@@ -110,7 +126,7 @@ pub trait EventStore: Sealed {
 pub enum Appended {
     /// The event is stored.
     New,
-    /// An event with this id exists already; nothing was changed.
+    /// An event with this id exists already; nothing was changed. [`EventStore::taken_ids`] says whether it is another event.
     Duplicate,
 }
 
@@ -161,6 +177,13 @@ pub trait WorkQueue: Sealed {
     /// Ends a claim by recording the result of its attempt.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
 
+    /// Returns whether a claim still belongs to this process, so that it can be settled. On a store that one process owns, every
+    /// claim does.
+    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
+        let _ = claim;
+        Box::pin(async { Ok(true) })
+    }
+
     /// Renews the lease of this process on its claims and returns when to renew it again; `None` in a store of one process.
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>>;
 
@@ -206,7 +229,7 @@ pub enum Finished {
     },
     /// The event has open deliveries.
     NotYet,
-    /// The claim was lost: nothing was changed.
+    /// The claim was lost, so nothing was changed: another process has taken it over, or it was recovered.
     Fenced,
 }
 
@@ -281,6 +304,17 @@ pub trait Cluster: Sealed {
     /// matching event has to be delivered to them before it is done.
     fn remote_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
         Box::pin(async { Ok(Arc::default()) })
+    }
+
+    /// Lists subscriptions on record that no living process has registered, at most half a second old. An event that matches one
+    /// waits for it. In a store of one process: all on record, whether this process has registered them or not.
+    fn absent_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
+        Box::pin(async {
+            let on_record = self.subscriptions().await?.into_iter();
+            Ok(on_record
+                .map(|row| RemoteSubscription { name: row.name, event_type: row.event_type })
+                .collect())
+        })
     }
 
     /// Publishes the outcome counts of this process for shared breakers and returns the state of each; `None` where one process

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redrive_retry::decision::DeadReason;
-use redrive_retry::{FailureClass, Timestamp};
+use redrive_retry::{FailureClass, RetryOverride, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
 use crate::due::Due;
@@ -29,6 +29,8 @@ pub struct Claimed {
     pub started_at: Timestamp,
     /// Subscriptions that handled the event at an earlier attempt and may skip this one. Usually empty.
     pub handled: Vec<SubscriptionName>,
+    /// The errors of the earlier attempts, oldest first; `None` if there are none.
+    pub errors: Option<Arc<[String]>>,
     /// When the store handed the claim to the dispatcher.
     pub handed_over: Instant,
     pub(crate) key: ClaimKey,
@@ -68,12 +70,18 @@ impl Claimed {
             subscription,
             attempt: retry_count.saturating_add(1),
             handled: Vec::new(),
+            errors: None,
             handed_over: Instant::now(),
             key,
             fence: Fence::default(),
             has_open_deliveries: false,
             _slot: slot,
         }
+    }
+
+    /// Returns what identifies this claim.
+    pub fn reference(&self) -> ClaimRef {
+        ClaimRef { key: self.key, fence: self.fence }
     }
 
     /// Returns the JSON array of subscriptions that have handled the event after this attempt; `None` if nothing has to be written.
@@ -108,13 +116,30 @@ pub struct Recovered {
     pub subscription: Option<SubscriptionName>,
     /// Number of the interrupted attempt, from 1.
     pub attempt: u32,
+    /// The event's own changes to the retry policy.
+    pub retry: Option<RetryOverride>,
     /// The error that was recorded for the attempt.
     pub error: String,
 }
 
+/// Identifies a claim, to ask the store whether it is still held.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimRef {
+    pub(crate) key: ClaimKey,
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
+    pub(crate) fence: Fence,
+}
+
+impl ClaimRef {
+    /// Whether the claim is for a whole event, and not for the delivery to one subscription.
+    pub fn is_whole_event(&self) -> bool {
+        matches!(self.key, ClaimKey::Event(_))
+    }
+}
+
 /// Identifies one claim of a row. Every claim by any process has its own fence, and a settlement with another fence than that of the
 /// last claim changes nothing. Unused where one process owns the store.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
 pub(crate) struct Fence {
     /// The claiming process.
@@ -124,7 +149,7 @@ pub(crate) struct Fence {
 }
 
 /// The row of a claim.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ClaimKey {
     /// The event itself.
     Event(i64),
@@ -283,6 +308,11 @@ impl Settlement {
             handled: Vec::new(),
             succeeded: Vec::new(),
         }
+    }
+
+    /// Returns the subscription that a dead letter is attributed to: of a delivery its own, of an event that of the failed handler.
+    pub(crate) fn target<'a>(&'a self, claimed: &'a Claimed) -> Option<&'a SubscriptionName> {
+        claimed.subscription.as_ref().or_else(|| self.failure.as_ref().map(|failure| &failure.subscription))
     }
 
     /// Returns whether the attempt succeeded and nothing else has to be recorded.

@@ -75,6 +75,7 @@ fn event(n: u32) -> NewEvent {
         metadata: Metadata::from([("tenant".to_owned(), format!("t-{n}"))]),
         created_at: NOW.plus_millis(n.into()),
         due_at: NOW.plus_millis(n.into()),
+        is_scheduled: false,
         retry: None,
         to: if n.is_multiple_of(7) {
             Routing::Each(vec![name("audit"), name("mail")])
@@ -470,6 +471,7 @@ const COLUMNS: [(&str, &[&str]); 7] = [
             "created_at",
             "updated_at",
             "handled",
+            "scheduled",
         ],
     ),
     (

@@ -12,12 +12,14 @@ use redrive_store::{SqliteOptions, SqliteStore, Store};
 use rusqlite::Connection;
 
 /// The migration scripts: the first `n` of them make a file of version `n`.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("../src/sqlite/sql/schema_1.sql"),
     include_str!("../src/sqlite/sql/schema_2.sql"),
     include_str!("../src/sqlite/sql/schema_3.sql"),
     include_str!("../src/sqlite/sql/schema_4.sql"),
     include_str!("../src/sqlite/sql/schema_5.sql"),
+    include_str!("../src/sqlite/sql/schema_6.sql"),
+    include_str!("../src/sqlite/sql/schema_7.sql"),
 ];
 
 const HOUR: Duration = Duration::from_secs(3600);

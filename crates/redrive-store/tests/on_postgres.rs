@@ -14,5 +14,7 @@ mod postgres_proxy;
 mod postgres_refusals;
 mod postgres_retry_queue;
 mod postgres_server;
+mod postgres_standby;
+mod postgres_tables;
 mod postgres_takeover;
 mod postgres_tls;

@@ -114,6 +114,7 @@ fn event(n: u32) -> NewEvent {
         metadata: Metadata::new(),
         created_at: NOW,
         due_at: NOW,
+        is_scheduled: false,
         retry: None,
         to,
     }

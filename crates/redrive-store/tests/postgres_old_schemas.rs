@@ -10,7 +10,7 @@ use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The migration scripts: a schema of version N is made by the first N.
-const MIGRATIONS: [&str; 9] = [
+const MIGRATIONS: [&str; 11] = [
     include_str!("../src/postgres/sql/schema_1.sql"),
     include_str!("../src/postgres/sql/schema_2.sql"),
     include_str!("../src/postgres/sql/schema_3.sql"),
@@ -20,6 +20,8 @@ const MIGRATIONS: [&str; 9] = [
     include_str!("../src/postgres/sql/schema_7.sql"),
     include_str!("../src/postgres/sql/schema_8.sql"),
     include_str!("../src/postgres/sql/schema_9.sql"),
+    include_str!("../src/postgres/sql/schema_10.sql"),
+    include_str!("../src/postgres/sql/schema_11.sql"),
 ];
 
 async fn open(schema: &Schema) -> PostgresStore {

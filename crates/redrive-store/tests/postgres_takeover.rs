@@ -143,7 +143,7 @@ async fn an_interrupted_takeover_resumes_and_charges_no_attempt_twice() {
         1,
         "the process is not deleted before all its claims are released"
     );
-    let diagnostics = successor.diagnostics(HOUR).await.unwrap();
+    let diagnostics = successor.diagnostics().await.unwrap();
     let is_alive =
         diagnostics.processes.iter().find(|process| process.instance == "silent").unwrap().is_alive;
     assert!(!is_alive && diagnostics.abandoned == left.unsigned_abs(), "{diagnostics:?}");

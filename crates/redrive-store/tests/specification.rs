@@ -60,6 +60,7 @@ fn event(created_at: Timestamp) -> NewEvent {
         metadata: Metadata::new(),
         created_at,
         due_at: created_at,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     }
@@ -344,7 +345,7 @@ async fn a_closed_store_refuses_every_method() {
 }
 
 #[tokio::test]
-async fn the_retry_queue_view_shows_the_state_of_each_message() {
+async fn the_retry_queue_shows_the_state_of_each_message() {
     let world = World::new();
     let mut claims = world.attach();
     let task = |message: &str, count: u32, payload: &str, rest: &str| NewEvent {
@@ -390,4 +391,69 @@ async fn the_retry_queue_view_shows_the_state_of_each_message() {
             "m-4 x orders timeout 1 3 2026-01-01 00:00:04.000 pending",
         ]
     );
+}
+
+#[tokio::test]
+async fn a_message_keeps_its_id_in_the_retry_queue_and_leaves_it_with_its_last_event() {
+    let world = World::new();
+    let mut claims = world.attach();
+    let sql = world.sql();
+    let row = || -> (i64, u32, String) {
+        let query = "SELECT id, retry_count, status FROM retry_queue";
+        sql.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+    };
+    for count in 0..3 {
+        let task = NewEvent {
+            event_type: EventType::new("retry.task").unwrap(),
+            payload: Arc::from(format!(
+                r#"{{"message_id":"m-1","original_queue":"q","retry_count":{count},"next_retry_at_ms":0}}"#
+            )),
+            ..event(NOW)
+        };
+        world.store.append(vec![task]).await.unwrap();
+        assert_eq!(row(), (1, count, "pending".into()));
+        let claimed = claims.recv().await.unwrap();
+        world.store.settle(claimed, Settlement::new(NOW, Verdict::Done)).await.unwrap();
+        assert_eq!(row(), (1, count + 1, "retried".into()));
+    }
+    assert_eq!(world.store.purge_done(NOW + Duration::from_secs(1), 100).await.unwrap(), 3);
+    let left: u32 = sql.query_row("SELECT count(*) FROM retry_queue", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn due_messages_and_single_messages_of_the_retry_queue_are_found_by_an_index() {
+    let world = World::new();
+    let due = "SELECT * FROM retry_queue WHERE status = 'pending' AND next_retry_at <= ? ORDER BY next_retry_at LIMIT 100";
+    let found = plan(&world.sql(), due);
+    assert!(
+        found.contains("idx_retry_next_retry") && !found.contains("SCAN") && !found.contains("B-TREE"),
+        "{found}"
+    );
+    let found = plan(&world.sql(), "SELECT * FROM retry_queue WHERE message_id = ?");
+    assert!(found.contains("(message_id=?)") && !found.contains("SCAN"), "{found}");
+}
+
+#[tokio::test]
+async fn the_events_view_counts_the_failed_attempts_of_every_delivery() {
+    let world = World::new();
+    let mut claims = world.attach();
+    let new = NewEvent { to: Routing::Each(vec![name("s")]), ..event(NOW) };
+    world.store.append(vec![new.clone()]).await.unwrap();
+    let sql = world.sql();
+    let row = || -> (String, u32, Option<String>) {
+        let query = "SELECT status, retry_count, last_error FROM events";
+        sql.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+    };
+    assert_eq!(row(), ("processing".into(), 0, None));
+    let claimed = claims.recv().await.unwrap();
+    let retry = Settlement { verdict: Verdict::Retry(NOW.into()), ..dead(NOW) };
+    world.store.settle(claimed, retry).await.unwrap();
+    assert_eq!(row(), ("processing".into(), 1, Some(r#"["no"]"#.into())));
+    world.store.claim(NOW).await.unwrap();
+    let claimed = claims.recv().await.unwrap();
+    world.store.settle(claimed, dead(NOW)).await.unwrap();
+    assert_eq!(row(), ("dlq".into(), 2, Some(r#"["no","no"]"#.into())));
+    world.store.redrive(new.id, Redrive { at: NOW, payload: None }).await.unwrap();
+    assert_eq!(row(), ("pending".into(), 0, None));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::decision::DeadReason;
-use redrive_retry::{Clock, FailureClass, Timestamp};
+use redrive_retry::{Clock, FailureClass, Timestamp, VirtualTime};
 use redrive_store::traits::*;
 use redrive_store::{
     Appended, ClaimSink, Durability, EventId, EventStatus, EventType, FailedAttempt, Finished, Metadata,
@@ -24,6 +24,7 @@ fn event(n: u32) -> NewEvent {
         metadata: Metadata::from([("tenant".to_owned(), "t-1".to_owned())]),
         created_at: now,
         due_at: now,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     }
@@ -84,6 +85,29 @@ async fn the_same_id_is_stored_once() {
     let answers = store.append(vec![one.clone(), one.clone(), event(2)]).await.unwrap();
     assert_eq!(answers, [Appended::New, Appended::Duplicate, Appended::New]);
     assert_eq!(store.event(one.id).await.unwrap().status, EventStatus::Pending);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_can_read_a_new_database_its_log_its_lock_and_its_backup() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let store = open(&path).unwrap();
+    store.append(vec![event(1)]).await.unwrap();
+    store.backup(folder.path().join("backup.db")).await.unwrap();
+    let mode = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+    for name in ["redrive.db", "redrive.db-wal", "redrive.db-shm", "redrive.db-owner", "backup.db"] {
+        assert_eq!(format!("{:o}", mode(name)), "600", "{name}");
+    }
+    store.close().await.unwrap();
+    drop(store);
+
+    // A mode that an administrator has set stays, and the log gets it.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let store = open(&path).unwrap();
+    store.append(vec![event(2)]).await.unwrap();
+    assert_eq!((mode("redrive.db"), mode("redrive.db-wal")), (0o640, 0o640));
 }
 
 #[test]
@@ -396,4 +420,60 @@ async fn settlements_of_one_batch_count_in_the_order_of_their_arrival() {
         let again = claims.recv().await.unwrap();
         store.settle(again, Settlement::new(now, Verdict::Done)).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_step_of_the_clock_moves_waits_and_neither_schedules_nor_values_written_by_hand() {
+    const STEP_MS: i64 = -7_200_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let time = VirtualTime::new();
+    let options = SqliteOptions { clock: time.clock(), ..SqliteOptions::default() };
+    let store = SqliteStore::open(&path, options).unwrap();
+    let now = time.now();
+    let new = |n: u32, due_at: Timestamp| NewEvent { created_at: now, due_at, ..event(n) };
+    let in_an_hour = now + Duration::from_hours(1);
+    let (due, delayed, by_hand, waiting) = (new(1, now), new(2, in_an_hour), new(3, now), new(4, now));
+    let scheduled = NewEvent { is_scheduled: true, ..new(5, in_an_hour) };
+    let to_one = NewEvent {
+        to: Routing::Each(vec![SubscriptionName::new("billing").unwrap()]),
+        is_scheduled: true,
+        ..new(6, in_an_hour)
+    };
+    let all = [due, delayed, by_hand, waiting, scheduled, to_one];
+    store.append(all.to_vec()).await.unwrap();
+    let sql = Connection::open(&path).unwrap();
+    let change = |set: &str, id: EventId| {
+        let changed =
+            sql.execute(&format!("UPDATE event SET {set} WHERE id = ?1"), [id.as_uuid().as_bytes()]);
+        assert_eq!(changed.unwrap(), 1);
+    };
+    let most = i64::MAX;
+    change(&format!("due_at = {most}, first_at = {}, updated_at = {most}", i64::MIN), all[2].id);
+    let retry_at = in_an_hour.as_millis() + 1;
+    change(&format!("status = 2, retry_count = 1, due_at = {retry_at}"), all[3].id);
+
+    time.step_wall_clock(STEP_MS);
+    store.follow_wall_clock().await.unwrap();
+    assert_eq!(store.clock().now(), now.shifted(STEP_MS));
+    let due_at = async |n: usize| {
+        let event = store.event(all[n].id).await.unwrap();
+        event.due_at.or_else(|| event.deliveries[0].due_at).map(Timestamp::as_millis)
+    };
+    assert_eq!(due_at(0).await, Some(now.as_millis() + STEP_MS));
+    assert_eq!(due_at(1).await, Some(in_an_hour.as_millis() + STEP_MS), "a delay keeps its length");
+    assert_eq!(due_at(2).await, Some(most), "written by hand");
+    assert_eq!(due_at(3).await, Some(retry_at + STEP_MS));
+    assert_eq!(due_at(4).await, Some(in_an_hour.as_millis()), "a schedule keeps its date");
+    assert_eq!(due_at(5).await, Some(in_an_hour.as_millis()), "so does one for a single subscription");
+
+    // Publishes and settlements that were on the way are written with the time of before the step.
+    let late = [new(7, now), new(8, now)];
+    store.append(late.to_vec()).await.unwrap();
+    change(&format!("status = 2, retry_count = 1, due_at = {} + 4000", now.as_millis()), late[1].id);
+    store.follow_wall_clock().await.unwrap();
+    let due = async |n: usize| store.event(late[n].id).await.unwrap().due_at.unwrap();
+    assert_eq!(due(0).await, now.shifted(STEP_MS), "due at once");
+    assert_eq!(due(1).await, now.shifted(STEP_MS + 4000));
+    store.recover(store.clock().now()).await.unwrap();
 }

@@ -125,3 +125,23 @@ async fn audit_lines_keep_their_order_and_are_purged_by_age() {
     assert_eq!(store.purge_audit(rest[0].at).await.unwrap(), 2);
     assert_eq!(store.audit_lines(None, 100).await.unwrap(), rest);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_keeps_its_length_when_the_wall_clock_is_set() {
+    for step_ms in [-7_200_000, 7_200_000] {
+        let folder = tempfile::tempdir().unwrap();
+        let time = VirtualTime::new();
+        let store = open(&folder.path().join("redrive.db"), time.clock());
+        let (key, print) = (IdempotencyKey::new("charge/9").unwrap(), Fingerprint::default());
+        let (first, second) = (OwnerToken::new(), OwnerToken::new());
+        store.begin(&key, print, first, LEASE).await.unwrap();
+        time.step_wall_clock(step_ms);
+        store.follow_wall_clock().await.unwrap();
+        assert_eq!(store.clock().now(), time.clock().now(), "the store follows the wall clock");
+        time.advance(LEASE / 2);
+        let begun = store.begin(&key, print, second, LEASE).await.unwrap();
+        assert!(matches!(begun, Begin::InProgress { .. }), "{begun:?} after a step of {step_ms} ms");
+        time.advance(LEASE / 2);
+        assert_eq!(store.begin(&key, print, second, LEASE).await.unwrap(), Begin::Acquired);
+    }
+}

@@ -137,11 +137,12 @@ impl Publisher {
         }
     }
 
-    /// Publishes an existing id with another payload: nothing changes.
+    /// Publishes an existing id with another payload: it is refused, and nothing changes.
     pub async fn publish_again(&mut self, id: EventId, event_type: &str) {
         let other = Payload::new(Plan::Never, u64::MAX);
-        if let Err(error) = self.bus.publish(event_type, &other).id(id).enqueue().await {
-            self.refuse(Whom::Other, &error);
+        match self.bus.publish(event_type, &other).id(id).enqueue().await {
+            Ok(_) | Err(BusError::Store(StoreError::IdTaken { .. })) => {}
+            Err(error) => self.refuse(Whom::Other, &error),
         }
     }
 

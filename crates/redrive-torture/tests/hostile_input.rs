@@ -28,7 +28,7 @@ use serde_json::{Map, Value, json};
 use redrive_server::{database, failure};
 
 // Parsers of the command line, included as source: the CLI is a program, not a library.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../redrive-cli/src/format.rs"]
 mod format;
 #[allow(dead_code)]

@@ -11,7 +11,13 @@ pub const MAX_BODY: usize = 64 * 1024;
 /// Characters of a response header value that are kept.
 const MAX_HEADER_CHARS: usize = 256;
 
-/// Response headers that are kept, for diagnosis. Others may hold secrets.
+/// Beginnings of the names of headers in which receivers state their rate limit.
+const RATE_HEADERS: [&str; 3] = ["ratelimit", "x-ratelimit", "x-rate-limit"];
+
+/// Number of rate limit headers that are kept.
+const MAX_RATE_HEADERS: usize = 8;
+
+/// Response headers that are kept, for diagnosis, beside those of a rate limit. Others may hold secrets.
 const KEPT_HEADERS: [&str; 9] = [
     "cf-ray",
     "content-length",
@@ -136,11 +142,20 @@ impl Attempt {
         matches!(self.failed, Some(Failed::Status { status: 410, .. }))
     }
 
+    /// Whether the response names a rate limit of the receiver.
+    fn states_a_rate_limit(&self) -> bool {
+        let headers = self.response.iter().flat_map(|response| &response.headers);
+        headers.into_iter().any(|(name, _)| is_rate_header(name))
+    }
+
     /// Failure class for the retry policy; `None` on success.
     pub fn failure(&self) -> Option<FailureClass> {
         Some(match self.failed.as_ref()? {
             Failed::Timeout { .. } => FailureClass::Timeout,
             Failed::Status { status: 410, .. } => FailureClass::Permanent,
+            Failed::Status { status: 503, retry_after_ms: None } if self.states_a_rate_limit() => {
+                FailureClass::Throttled { retry_after: None }
+            }
             Failed::Status { status, retry_after_ms } => {
                 let seconds = retry_after_ms.map(|wait| wait.div_ceil(1000).to_string());
                 match http::classify(*status, seconds.as_deref(), Timestamp::EPOCH)? {
@@ -157,12 +172,13 @@ impl Attempt {
 
 impl WebhookResponse {
     pub(crate) fn new(head: &hyper::http::response::Parts, body: Vec<u8>, is_cut: bool) -> Self {
-        let kept = |name: &&str| {
-            let value = head.headers.get(*name)?;
-            let value = String::from_utf8_lossy(value.as_bytes());
-            Some(((*name).to_owned(), value.chars().take(MAX_HEADER_CHARS).collect()))
+        let kept = |name: &str| {
+            let value = String::from_utf8_lossy(head.headers.get(name)?.as_bytes());
+            Some((name.to_owned(), value.chars().take(MAX_HEADER_CHARS).collect()))
         };
-        let headers = KEPT_HEADERS.iter().filter_map(kept).collect();
+        let names = head.headers.keys().map(hyper::header::HeaderName::as_str);
+        let of_rate = names.filter(|name| is_rate_header(name)).take(MAX_RATE_HEADERS);
+        let headers = KEPT_HEADERS.into_iter().chain(of_rate).filter_map(kept).collect();
         WebhookResponse { status: head.status.as_u16(), headers, body, is_cut }
     }
 
@@ -174,4 +190,9 @@ impl WebhookResponse {
         let retry_after_ms = wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         (!(200..300).contains(&status)).then_some(Failed::Status { status, retry_after_ms })
     }
+}
+
+/// Whether a header with this name, in lower case, states a rate limit.
+fn is_rate_header(name: &str) -> bool {
+    RATE_HEADERS.iter().any(|begin| name.starts_with(begin))
 }

@@ -25,6 +25,7 @@ use crate::connect::{ConnectError, GuardedConnector, GuardedTcp, Resolve, system
 use crate::endpoint_url::EndpointUrl;
 use crate::guard::Guard;
 use crate::header::Header;
+use crate::kept_connection::UnreadBytes;
 use crate::secret::Secrets;
 
 /// Idle connections kept per host, and for how long.
@@ -129,8 +130,7 @@ impl Client {
         let began = Instant::now();
         let until = began + timeout.map_or(self.deadlines.total, |timeout| timeout.min(self.deadlines.total));
         let answered_by = until.min(began + self.deadlines.connect + self.deadlines.first_byte);
-        let request = request(url, secrets, headers, message);
-        let answered = timeout_at(answered_by, self.http.request(request)).await;
+        let answered = timeout_at(answered_by, self.request(url, secrets, headers, message)).await;
         let latency = began.elapsed();
         let failed = |failed: Failed| Attempt { latency, response: None, failed: Some(failed) };
         let response = match answered {
@@ -144,6 +144,24 @@ impl Client {
         let response = read(response, until).await;
         let failed = response.failure(Timestamp::from(std::time::SystemTime::now()));
         Attempt { latency, failed, response: Some(response) }
+    }
+
+    /// Sends the request, on another connection whenever a kept one has unread bytes.
+    async fn request(
+        &self,
+        url: &EndpointUrl,
+        secrets: &Secrets,
+        headers: &[Header],
+        message: Message<'_>,
+    ) -> Result<Response<Incoming>, legacy::Error> {
+        loop {
+            let answered = self.http.request(request(url, secrets, headers, message)).await;
+            match answered {
+                // Each round closes a kept connection, and new ones never fail this way.
+                Err(error) if sources(&error).any(is_unread_bytes) => {}
+                answered => return answered,
+            }
+        }
     }
 }
 
@@ -278,7 +296,7 @@ async fn read(response: Response<Incoming>, until: Instant) -> WebhookResponse {
 
 /// Finds the root cause of an HTTP client error.
 fn failure_of(error: &legacy::Error) -> Failed {
-    let sources = std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
+    let sources = sources(error);
     let connect_error = sources.clone().find_map(|error| error.downcast_ref::<ConnectError>());
     if let Some(error) = connect_error {
         return failed(error);
@@ -288,6 +306,15 @@ fn failure_of(error: &legacy::Error) -> Failed {
     }
     let why = sources.last().map_or_else(|| error.to_string(), ToString::to_string);
     if error.is_connect() { Failed::Connect { why } } else { Failed::Broken { why } }
+}
+
+fn sources(error: &legacy::Error) -> impl Iterator<Item = &(dyn Error + 'static)> + Clone {
+    std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
+}
+
+fn is_unread_bytes(error: &(dyn Error + 'static)) -> bool {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    inner.is_some_and(|inner| inner.is::<UnreadBytes>())
 }
 
 /// Finds a TLS error nested inside an I/O error.

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::Uri;
-use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_rustls::HttpsConnector;
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::net::TcpStream;
@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use crate::dns::DnsLookups;
 use crate::guard::{Forbidden, Guard};
+use crate::kept_connection::KeptConnection;
 
 /// Resolves a host name and port to addresses.
 pub(crate) type Resolve = Arc<
@@ -148,7 +149,7 @@ pub(crate) struct GuardedConnector {
 }
 
 impl Service<Uri> for GuardedConnector {
-    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Response = KeptConnection;
     type Error = Box<dyn std::error::Error + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -159,9 +160,9 @@ impl Service<Uri> for GuardedConnector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let (connecting, timeout) = (self.https.call(uri), self.timeout);
         Box::pin(async move {
-            time::timeout(timeout, connecting)
-                .await
-                .unwrap_or_else(|_| Err(ConnectError::Timeout(timeout).into()))
+            let connected = time::timeout(timeout, connecting).await;
+            let stream = connected.unwrap_or_else(|_| Err(ConnectError::Timeout(timeout).into()))?;
+            Ok(KeptConnection::new(stream))
         })
     }
 }

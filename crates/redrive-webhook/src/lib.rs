@@ -25,6 +25,7 @@ mod guard;
 mod header;
 mod health;
 mod id;
+mod kept_connection;
 mod record;
 mod replay;
 mod secret;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::EventId;
-use redrive_store::DocumentKey;
+use redrive::{BusError, EventId};
+use redrive_store::{DocumentKey, StoreError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -171,13 +171,19 @@ async fn disable(
         Ok(_) | Err(EndpointStoreError::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
+    // The origin only: path and query may hold a token, and any subscriber of `*` receives this event.
     let payload = EndpointDisabled {
         endpoint: id.clone(),
         url: endpoint.url.origin(),
         description: endpoint.description.clone(),
         reason: why.clone(),
     };
-    subscriptions.bus.publish(DISABLED, &payload).id(disabled_event_id(&endpoint)).enqueue().await?;
+    let publish = || subscriptions.bus.publish(DISABLED, &payload);
+    match publish().id(disabled_event_id(&endpoint)).enqueue().await {
+        // An event under the id of the report must not silence it.
+        Err(BusError::Store(StoreError::IdTaken { .. })) => publish().enqueue().await?,
+        published => published?,
+    };
     match subscriptions.endpoints.disable(id, version, why.clone()).await {
         Ok(endpoint) => {
             tracing::warn!(target: "redrive::webhook", endpoint = %id, reason = ?why, "an endpoint was disabled");

@@ -546,6 +546,31 @@ async fn retry_after_throttles_the_whole_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_429_without_retry_after_reduces_the_rate_of_the_endpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::open(&folder.path().join("events.db")).await;
+    let receiver = Receiver::new(|_, _| Reply::new("429 Too Many Requests")).await;
+    let endpoint = server.endpoint(receiver.url(), |_| {}).await;
+    let id = server.publish(1).await;
+    let rate = || {
+        let subscriptions = server.bus.subscriptions();
+        subscriptions.iter().find(|one| one.name().as_str() == endpoint.id.as_str()).unwrap().reduced_rate()
+    };
+    until("the rate is reduced", async || rate().is_some()).await;
+    let mut attempts = Vec::new();
+    until("the attempt is recorded", async || {
+        attempts = server.bus.store().event(id).await.unwrap().attempts;
+        !attempts.is_empty()
+    })
+    .await;
+    assert!((9_000..=11_000).contains(&attempts[0].delay_ms), "not the 20 ms of the policy: {attempts:?}");
+    // A change of the endpoint keeps it.
+    let slower = EndpointPatch { concurrency: Some(4), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, slower).await.unwrap();
+    assert!(rate().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_are_in_force_on_return_and_conflicting_versions_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;

@@ -138,6 +138,43 @@ async fn connections_are_reused() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
+/// A receiver on its own thread that answers the first request twice: the second time when it is told to, which it reports. It answers
+/// nothing else on that connection, and one request on another connection with 500.
+fn receiver_that_answers_twice() -> (SocketAddr, std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>) {
+    use std::io::{Read as _, Write as _};
+    use std::sync::mpsc::channel;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let ((go, is_go), (done, is_done)) = (channel(), channel());
+    std::thread::spawn(move || {
+        const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        let mut buffer = [0; 4096];
+        let (mut kept, _) = listener.accept().unwrap();
+        assert!(kept.read(&mut buffer).unwrap() > 0);
+        kept.write_all(OK).unwrap();
+        is_go.recv().unwrap();
+        kept.write_all(OK).unwrap();
+        done.send(()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        assert!(other.read(&mut buffer).unwrap() > 0);
+        other.write_all(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let _ = other.read(&mut buffer);
+    });
+    (address, go, is_done)
+}
+
+#[tokio::test]
+async fn a_late_answer_is_not_credited_to_the_next_message() {
+    let (address, answer_again, is_done) = receiver_that_answers_twice();
+    let client = client().build().unwrap();
+    let url = format!("http://{address}/hook");
+    assert!(send_to(&client, &url).await.is_success());
+    answer_again.send(()).unwrap();
+    is_done.recv().unwrap(); // blocks the only thread of the runtime, so that it does not notice the second answer
+    let attempt = send_to(&client, &url).await;
+    assert_eq!(attempt.failed, status(500, None), "the next message is sent on another connection");
+}
+
 #[tokio::test]
 async fn only_2xx_is_success_and_redirects_are_not_followed() {
     let (other, _heard, asked) = receiver(response("200 OK", "", "")).await;
@@ -179,6 +216,30 @@ async fn retry_after_is_read_in_both_forms() {
     assert_eq!(failure, Some(FailureClass::Throttled { retry_after: None }));
     let failure = answered(response("500 No", "Retry-After: 9\r\n", "")).await.failure();
     assert_eq!(failure, Some(FailureClass::Transient));
+}
+
+#[tokio::test]
+async fn a_429_and_a_503_that_states_a_rate_limit_are_throttled() {
+    for (reply, headers, class) in [
+        ("429 Too Many", "", FailureClass::Throttled { retry_after: None }),
+        ("503 Busy", "RateLimit-Remaining: 0\r\n", FailureClass::Throttled { retry_after: None }),
+        ("503 Busy", "RateLimit: \"default\";r=0;t=9\r\n", FailureClass::Throttled { retry_after: None }),
+        ("503 Busy", "X-RateLimit-Limit: 10\r\n", FailureClass::Throttled { retry_after: None }),
+        (
+            "503 Busy",
+            "X-Rate-Limit-Reset: 9\r\nRetry-After: 3\r\n",
+            FailureClass::retry_after(Duration::from_secs(3)),
+        ),
+        ("503 Busy", "", FailureClass::Transient),
+        ("500 Oops", "RateLimit-Remaining: 0\r\n", FailureClass::Transient),
+    ] {
+        let attempt = answered(response(reply, headers, "")).await;
+        assert_eq!(attempt.failure(), Some(class), "{reply} {headers}");
+    }
+    let attempt = answered(response("200 OK", "X-RateLimit-Remaining: 7\r\n", "")).await;
+    let kept = attempt.response.unwrap().headers;
+    assert!(kept.contains(&("x-ratelimit-remaining".to_owned(), "7".to_owned())), "{kept:?}");
+    assert!(attempt.failed.is_none());
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 //! A delivery over a limit waits in the on-disk backlog, where it occupies no in-flight slot. Behind an open circuit, a subscription
 //! with limits keeps its deliveries in the backlog, too; one without limits gives them the end of the open time as their due time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
 use crate::backlog::Backlog;
 use crate::budget::Budget;
 use crate::circuit::{Circuit, CircuitPermit};
+use crate::cluster_breaker::Attempted;
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
 use crate::metrics::SubscriptionCounters;
@@ -114,7 +116,11 @@ impl Admission {
         if let Some(budget) = budget.filter(|_| claimed.attempt == 1) {
             budget.first_attempt();
         }
-        Ok(AttemptPermit { limiter: self.limiter.as_deref(), circuit, payment, slot })
+        let attempted = Attempted {
+            event: claimed.event.id.as_uuid().as_u128(),
+            first_at: (claimed.attempt > 1).then_some(claimed.started_at),
+        };
+        Ok(AttemptPermit { limiter: self.limiter.as_deref(), circuit, attempted, payment, slot })
     }
 
     async fn slot(&self, core: &Core, is_suspect: bool) -> Result<Option<Permit>, Due> {
@@ -153,6 +159,12 @@ impl Admission {
     /// open then moves it to the backlog.
     pub(crate) fn breaker_for_retry(&self) -> BreakerSnapshot {
         if self.limiter.is_some() { BreakerSnapshot::Closed } else { self.circuit.snapshot() }
+    }
+
+    /// Whether a failure of this class is retried on the slower delays of a receiver that is overloaded.
+    pub(crate) fn is_throttled(&self, class: FailureClass) -> bool {
+        class == FailureClass::Throttled { retry_after: None }
+            && self.limiter.as_ref().is_some_and(|limiter| limiter.is_adaptive())
     }
 
     /// Whether `admit` would send every delivery to the backlog now.
@@ -194,6 +206,16 @@ impl Admission {
             Some(limiter) => limiter.received(request, result),
             None if result.may_be_more => {}
             None => self.backlog.drained(request.deferrals),
+        }
+    }
+
+    /// Moves the times of limiter and budget by milliseconds, after the clock was set by as many. The circuit runs on steady time.
+    pub(crate) fn shift(&self, step_ms: i64) {
+        if let Some(limiter) = &self.limiter {
+            limiter.shift(step_ms);
+        }
+        if let Some(budget) = &self.budget {
+            budget.shift(step_ms);
         }
     }
 
@@ -273,6 +295,7 @@ impl Drop for Payment<'_> {
 pub(crate) struct AttemptPermit<'a> {
     limiter: Option<&'a Limiter>,
     circuit: CircuitPermit<'a>,
+    attempted: Attempted,
     payment: Option<Payment<'a>>,
     slot: Option<Permit>,
 }
@@ -287,34 +310,45 @@ impl AttemptPermit<'_> {
 
     /// Reports a success.
     pub(crate) async fn succeeded(self, store: &dyn Store) {
-        drop(self.ended(true, store).await);
+        if let Some(slot) = self.ended(Some(true), store).await {
+            slot.succeeded();
+        }
     }
 
-    /// Reports a failure. One with `Retry-After` throttles the whole subscription.
+    /// Reports a failure. A receiver that is overloaded closes the limiter for the time that it names, or else reduces the rate; it does
+    /// not open the circuit.
     ///
-    /// `class_of` runs rules of the user, which may panic: circuit and budget have counted the attempt by then.
+    /// `class_of` runs rules of the user, which may panic: then the failure counts like any other.
     pub(crate) async fn failed(
         self,
         class_of: impl FnOnce() -> FailureClass,
         now: Timestamp,
         store: &dyn Store,
     ) -> FailureClass {
-        let limiter = self.limiter;
-        let _slot = self.ended(false, store).await; // freed after the throttle
-        let class = class_of();
-        if let (Some(limiter), FailureClass::Throttled { retry_after: Some(wait) }) = (limiter, class) {
-            limiter.throttle_for(Duration::from_millis(wait), now);
+        let limiter = self.limiter.filter(|limiter| limiter.is_adaptive());
+        let class = catch_unwind(AssertUnwindSafe(class_of));
+        let wait = match (limiter, &class) {
+            (Some(limiter), Ok(FailureClass::Throttled { retry_after })) => Some((limiter, *retry_after)),
+            _ => None,
+        };
+        let slot = self.ended(wait.is_none().then_some(false), store).await; // freed after the throttle
+        match (wait, slot) {
+            (Some((limiter, Some(wait))), _slot) => limiter.throttle_for(Duration::from_millis(wait), now),
+            (Some((_, None)), Some(slot)) => slot.throttled(now),
+            _ => {}
         }
-        class
+        class.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Reports the end to circuit and budget, and returns the slot.
-    async fn ended(self, succeeded: bool, store: &dyn Store) -> Option<Permit> {
-        let AttemptPermit { circuit, payment, slot, .. } = self;
+    /// Reports the end to budget and circuit, and returns the slot. `None` says nothing to the circuit.
+    async fn ended(self, succeeded: Option<bool>, store: &dyn Store) -> Option<Permit> {
+        let AttemptPermit { circuit, attempted, payment, slot, .. } = self;
         if let Some(mut payment) = payment {
             payment.is_spent = true;
         }
-        circuit.ended(succeeded, store).await;
+        if let Some(succeeded) = succeeded {
+            circuit.ended(attempted, succeeded, store).await;
+        }
         slot
     }
 }

@@ -48,6 +48,12 @@ impl Budget {
         }
     }
 
+    /// Moves its times by milliseconds, after the clock was set by as many.
+    pub(crate) fn shift(&self, step_ms: i64) {
+        self.bucket.shift(step_ms);
+        self.queue.shift(step_ms);
+    }
+
     /// Returns the payment of a retry that was not made.
     pub(crate) fn refund(&self) {
         self.bucket.refund();

@@ -28,6 +28,12 @@ impl BudgetQueue {
         BudgetQueue(AtomicI64::new(i64::MIN))
     }
 
+    /// Moves the end of the queue by milliseconds, after the clock was set by as many.
+    pub(crate) fn shift(&self, step_ms: i64) {
+        let moved = |end: i64| (end != i64::MIN).then(|| end.saturating_add(step_ms));
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+    }
+
     /// Returns the next time to ask. `refill_ms` is the time that the steady refill takes for one retry. `spread` differs
     /// between deliveries, so that the queues of several processes do not ask at the same instant.
     pub(crate) fn join(&self, now: Timestamp, refill_ms: u64, spread: u64) -> Timestamp {

@@ -21,7 +21,7 @@ pub enum Tracking {
     PerSubscription,
 }
 
-/// The end of an event that no subscription matches: done or dead letter.
+/// The end of an event that no subscription on record matches at its first dispatch: done or dead letter.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
     /// It is done, and counted.

@@ -72,7 +72,7 @@ impl EventBus {
         EventBusBuilder::default()
     }
 
-    /// Publishes an event. Await it for "handled, or in the dead-letter queue", or call [`enqueue`](Publish::enqueue); see [`Publish`].
+    /// Publishes an event. Await it for "handled, parked, or in the dead-letter queue", or call [`enqueue`](Publish::enqueue); see [`Publish`].
     pub fn publish(&self, event_type: &str, payload: &impl Serialize) -> Publish {
         Publish::new(self, event_type, payload)
     }
@@ -106,7 +106,10 @@ impl EventBus {
         self.core.subscriptions().all().to_vec()
     }
 
-    /// Removes a subscription by its id; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
+    /// Removes a subscription by its id, also one on record that this process has not registered; returns whether there was one.
+    ///
+    /// Running handlers continue. Events that were waiting for it, or have failed, become dead letters with the reason `no_subscription`,
+    /// unless another subscription takes them.
     ///
     /// For a stored id; with a handle, use [`SubscriptionHandle::unsubscribe`](crate::SubscriptionHandle::unsubscribe).
     pub async fn unsubscribe(&self, id: &str) -> Result<bool, BusError> {
@@ -132,6 +135,7 @@ impl EventBus {
         // Nothing can fail from here on: a start that failed before can be repeated.
         let claims = lock(&core.claims).take();
         let Some(claims) = claims else { return Ok(0) };
+        let _ = core.started_at.set(core.clock.now());
         let _ = core.runtime.set(tokio::runtime::Handle::current());
         let is_open = core.phase.send_if_modified(|phase| {
             let is_open = *phase == Phase::Open;
@@ -157,6 +161,7 @@ impl EventBus {
             tokio::spawn(dispatcher::maintenance_loop(Arc::clone(core))),
             tokio::spawn(dispatcher::sync_shared_state(Arc::clone(core))),
             tokio::spawn(dispatcher::backlog_loop(Arc::clone(core))),
+            tokio::spawn(dispatcher::follow_wall_clock(Arc::clone(core))),
         ];
         lock(&self.tasks.0).extend(tasks);
         Ok(recovered.len())
@@ -242,6 +247,7 @@ impl EventBus {
         {
             let name = subscription.name.to_string();
             metrics.budgets.extend(subscription.retries_left().map(|left| (name.clone(), left)));
+            metrics.reduced_rates.extend(subscription.reduced_rate().map(|rate| (name.clone(), rate)));
             metrics.breakers.insert(name.clone(), subscription.breaker());
             metrics.subscriptions.insert(name, subscription.counters.snapshot());
         }

@@ -7,7 +7,7 @@ use redrive_retry::breaker::{BreakerConfig, BreakerPermit, BreakerSnapshot, Circ
 use redrive_store::{CircuitReport, CircuitState, CircuitView, Store, SubscriptionName};
 use tokio::sync::Notify;
 
-use crate::cluster_breaker::{ClusterAdmission, ClusterBreaker, PROBE_RETRY_DELAY};
+use crate::cluster_breaker::{Attempted, ClusterAdmission, ClusterBreaker, PROBE_RETRY_DELAY};
 use crate::lock::lock;
 
 /// Admits calls while closed, refuses them while open.
@@ -100,6 +100,14 @@ impl Circuit {
         }
     }
 
+    /// Notes that an event whose attempt has just succeeded comes again, so that its next outcome replaces this one.
+    pub(crate) fn expect_again(&self, event: u128) {
+        self.own.expect_again(event);
+        if let Some(shared) = &self.shared {
+            lock(&shared.state).expect_again(event, shared.clock.now());
+        }
+    }
+
     /// Whether other processes share it.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
@@ -158,17 +166,13 @@ pub(crate) struct CircuitPermit<'a> {
 
 impl CircuitPermit<'_> {
     /// Reports the outcome to both breakers.
-    pub(crate) async fn ended(self, succeeded: bool, store: &dyn Store) {
+    pub(crate) async fn ended(self, attempted: Attempted, succeeded: bool, store: &dyn Store) {
         let CircuitPermit { circuit, own, generation, is_probe } = self;
-        if succeeded {
-            own.success();
-        } else {
-            own.failure();
-        }
+        own.record_event(attempted.event, succeeded);
         let Some(shared) = &circuit.shared else { return };
         let now = shared.clock.now();
         if !is_probe {
-            lock(&shared.state).record(generation, succeeded, now);
+            lock(&shared.state).record(generation, attempted, succeeded, now);
             shared.sync_wakeup.notify_one();
             return;
         }

@@ -21,6 +21,15 @@ const UNHEALTHY_REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// Longest time between two reports of a node.
 const MAX_REPORT_INTERVAL: Duration = Duration::from_secs(3600);
 
+/// The attempt at an event whose outcome is counted. An event counts once, with its latest outcome, however often it is retried.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attempted {
+    /// The event's id.
+    pub(crate) event: u128,
+    /// When the first attempt began; `None` if this is the first one.
+    pub(crate) first_at: Option<Timestamp>,
+}
+
 /// One node's view of a shared circuit.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterBreaker {
@@ -84,11 +93,25 @@ impl ClusterBreaker {
         }
     }
 
-    /// Counts the outcome of a call that was admitted in this generation.
-    pub(crate) fn record(&mut self, generation: i64, succeeded: bool, now: Timestamp) {
-        if generation == self.known.generation && self.known.until.is_none() {
-            self.window.record(succeeded, now);
+    /// Counts the outcome of an attempt that was admitted in this generation.
+    ///
+    /// A retry that fails after a first attempt within the window counts here only if this node has counted the event: otherwise the
+    /// node that made that attempt has. So an event whose attempts go from node to node is not counted as one failure of each.
+    pub(crate) fn record(&mut self, generation: i64, attempted: Attempted, succeeded: bool, now: Timestamp) {
+        if generation != self.known.generation || self.known.until.is_some() {
+            return;
         }
+        let Attempted { event, first_at } = attempted;
+        let is_recent_retry = first_at.is_some_and(|at| now.since(at) < self.config.window());
+        let has_remote_count = is_recent_retry && !self.window.has_counted(event);
+        if succeeded || !has_remote_count {
+            self.window.record_event(event, succeeded, now);
+        }
+    }
+
+    /// Notes that an event whose attempt has just succeeded comes again, so that its next outcome replaces this one.
+    pub(crate) fn expect_again(&mut self, event: u128, now: Timestamp) {
+        self.window.expect_again(event, now);
     }
 
     /// Returns the state change that the outcome of a probe of this generation requests.
@@ -266,11 +289,31 @@ mod tests {
         ClusterBreaker::new(BreakerConfig::default())
     }
 
+    fn first(event: u128) -> Attempted {
+        Attempted { event, first_at: None }
+    }
+
+    #[test]
+    fn one_event_that_fails_on_every_node_counts_once() {
+        let mut nodes = [node(), node(), node(), node()];
+        for (attempt, at_second) in [0, 1, 3, 7].into_iter().enumerate() {
+            let first_at = (attempt > 0).then_some(T0);
+            nodes[attempt].record(0, Attempted { event: 1, first_at }, false, at(at_second));
+        }
+        let all = nodes.iter_mut().map(|node| node.report(at(7)).unwrap()).reduce(CallCounts::plus);
+        assert_eq!(all, Some(counts(0, 1)));
+        let [_, mut two, ..] = nodes;
+        two.record(0, Attempted { event: 1, first_at: Some(T0) }, false, at(70));
+        assert_eq!(two.report(at(70)), Some(counts(0, 1)), "the first attempt has left the window");
+        two.record(0, Attempted { event: 1, first_at: Some(T0) }, true, at(71));
+        assert_eq!(two.report(at(71)), Some(counts(1, 0)), "the latest outcome");
+    }
+
     fn open() -> (Table, ClusterBreaker, ClusterBreaker) {
         let (mut table, mut one, mut two) = (Table::default(), node(), node());
-        for _ in 0..2 {
-            one.record(0, false, T0);
-            two.record(0, false, T0);
+        for event in 0..2 {
+            one.record(0, first(event), false, T0);
+            two.record(0, first(event + 10), false, T0);
         }
         let counted = two.report(T0).unwrap();
         table.answer(&mut one, &[counted], T0);
@@ -358,12 +401,12 @@ mod tests {
         let mut node = node();
         assert_eq!(node.report(T0), Some(counts(0, 0)));
         assert_eq!(node.report(at(1)), None);
-        node.record(0, true, at(2));
+        node.record(0, first(1), true, at(2));
         assert_eq!(node.report(at(2)), Some(counts(1, 0)));
         assert_eq!(node.report(at(3)), None);
         assert_eq!(node.report(at(22)), Some(counts(1, 0)), "a third of the window later");
         assert_eq!(node.report(at(63)), Some(counts(0, 0)), "the call has left the window");
-        node.record(0, false, at(64));
+        node.record(0, first(2), false, at(64));
         assert_eq!(node.report(at(64)), Some(counts(0, 1)));
         assert_eq!(node.report(at(65)), Some(counts(0, 1)), "two simultaneous reports do not see each other");
     }

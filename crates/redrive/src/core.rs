@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use redrive_retry::{Clock, VirtualTime};
+use redrive_retry::{Clock, Timestamp, VirtualTime};
 use redrive_store::{
-    ClaimSink, Claimed, EventId, EventStatus, EventType, NewEvent, Store, StoreError, SubscriptionName,
+    ClaimSink, Claimed, EventType, NewEvent, RemoteSubscription, Store, StoreError, SubscriptionName,
     SubscriptionRow,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -13,8 +13,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::builder::{EventBusBuilder, Unmatched};
+use crate::lock::lock;
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
+use crate::settle_waiters::SettleWaiters;
 use crate::subscriptions::Subscriptions;
 use crate::waiters::Waiters;
 
@@ -58,19 +60,23 @@ pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     /// The clock of the settings, or the store's.
     pub(crate) clock: Clock,
-    /// The subscriptions that were on record when the bus was opened.
-    pub(crate) recorded_at_open: HashMap<SubscriptionName, SubscriptionRow>,
+    /// Subscriptions that were on record when the bus was opened, and that this process has not registered or removed since.
+    pub(crate) unregistered: Mutex<HashMap<SubscriptionName, SubscriptionRow>>,
     /// The store sends claimed deliveries here, and `dispatcher::run_claimed` receives them. Each occupies a slot until it is settled.
     pub(crate) sink: ClaimSink,
     /// The other end of the sink, until `start` takes it.
     pub(crate) claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
     /// Locked while the bus starts.
     pub(crate) starting: tokio::sync::Mutex<()>,
+    /// When the bus was started.
+    pub(crate) started_at: OnceLock<Timestamp>,
     /// The runtime in which the bus was started.
     pub(crate) runtime: OnceLock<tokio::runtime::Handle>,
     /// Copied on write, so that a dispatch holds no lock.
     pub(crate) subscriptions: RwLock<Arc<Subscriptions>>,
     pub(crate) waiters: Waiters,
+    /// Pull consumers that wait for the result of their ack or nack.
+    pub(crate) settle_waiters: Arc<SettleWaiters>,
     pub(crate) counters: Counters,
     pub(crate) phase: watch::Sender<Phase>,
     /// Changed by [`Core::switch`] only.
@@ -81,8 +87,8 @@ pub(crate) struct Core {
     pub(crate) backlog_wakeup: Arc<Notify>,
     /// Locked while subscriptions are recorded: the last write is the current state.
     pub(crate) recording: tokio::sync::Mutex<()>,
-    /// Counts pauses and resumes of single subscriptions, for publishers that wait.
-    pub(crate) pauses: watch::Sender<u64>,
+    /// Counts pauses of single subscriptions and moves to the backlog, for publishers that wait: their event may have nothing else left.
+    pub(crate) deferrals: watch::Sender<u64>,
     /// The virtual time of a [`TestBus`](crate::testing::TestBus), which a waiting publish moves on.
     pub(crate) virtual_time: OnceLock<VirtualTime>,
 }
@@ -126,11 +132,31 @@ impl Core {
             return Ok(Vec::new());
         }
         let remote = self.store.remote_subscriptions().await?;
-        let is_match = |patterns: &str| {
-            patterns.parse::<Patterns>().is_ok_and(|patterns| patterns.matches(event_type.as_str()))
+        let is_match =
+            |one: &&RemoteSubscription| Patterns::text_matches(&one.event_type, event_type.as_str());
+        Ok(remote.iter().filter(is_match).map(|subscription| subscription.name.clone()).collect())
+    }
+
+    /// Subscriptions on record that no living process has registered.
+    pub(crate) async fn absent_subscriptions(&self) -> Result<Vec<RemoteSubscription>, StoreError> {
+        let on_record = self.store.absent_subscriptions().await?;
+        let here = self.subscriptions();
+        Ok(on_record.iter().filter(|one| here.named(one.name.as_str()).is_none()).cloned().collect())
+    }
+
+    /// The ids of the subscriptions on record that a delivery is for, and that this process has not registered: the named one, or all
+    /// that match the event type.
+    pub(crate) fn unregistered_ids(
+        &self,
+        name: Option<&SubscriptionName>,
+        event_type: &EventType,
+    ) -> Vec<String> {
+        let unregistered = lock(&self.unregistered);
+        let is_meant = |row: &&SubscriptionRow| match name {
+            Some(name) => row.name == *name,
+            None => Patterns::text_matches(&row.event_type, event_type.as_str()),
         };
-        let matching = remote.iter().filter(|subscription| is_match(&subscription.event_type));
-        Ok(matching.map(|subscription| subscription.name.clone()).collect())
+        unregistered.values().filter(is_meant).map(|row| row.id.clone()).collect()
     }
 
     /// Whether an event without a matching subscription here would be done at once, so that it can be stored as done.
@@ -139,30 +165,13 @@ impl Core {
             && event.due_at <= event.created_at
             && !self.store.is_shared()
             && self.is_dispatching()
+            && self.unregistered_ids(None, &event.event_type).is_empty()
     }
 
     /// Records that a delivery of this subscription went to the backlog on disk.
     pub(crate) fn deferred_to_backlog(&self, name: &SubscriptionName) {
         if let Some(subscription) = self.subscriptions().named(name.as_str()) {
             subscription.admission.backlog.deferred();
-        }
-    }
-
-    /// Releases a waiting publisher if only deliveries of paused subscriptions are left of its event.
-    pub(crate) async fn release_publisher_if_paused(&self, id: EventId) {
-        let subscriptions = self.subscriptions();
-        let is_paused = |name: &SubscriptionName| {
-            subscriptions.named(name.as_str()).is_some_and(|subscription| subscription.is_paused())
-        };
-        if !self.waiters.has(id) || !subscriptions.all().iter().any(|one| one.is_paused()) {
-            return;
-        }
-        let Ok(event) = self.store.event(id).await else { return };
-        let is_over = |status| matches!(status, EventStatus::Done | EventStatus::Dlq);
-        let mut open = event.deliveries.iter().filter(|delivery| !is_over(delivery.status)).peekable();
-        let has_open = event.due_at.is_none() && open.peek().is_some();
-        if has_open && open.all(|delivery| is_paused(&delivery.subscription)) {
-            self.waiters.release(id);
         }
     }
 
@@ -197,14 +206,19 @@ impl Core {
         Ok(all)
     }
 
-    /// Removes a subscription by its id; returns whether it was registered.
+    /// Removes a subscription by its id, also one that is only on record; returns whether there was one.
     pub(crate) async fn unsubscribe(&self, id: &str) -> Result<bool, StoreError> {
         let removed = {
             let mut subscriptions = self.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
-            Arc::make_mut(&mut subscriptions).remove(id)
+            Arc::make_mut(&mut subscriptions).remove(id).map(|removed| removed.name.clone())
         };
-        let Some(removed) = removed else { return Ok(false) };
-        self.record(&removed.name).await?;
+        let removed = removed.or_else(|| {
+            let mut unregistered = lock(&self.unregistered);
+            let name = unregistered.values().find(|row| row.id == id)?.name.clone();
+            unregistered.remove(&name).map(|row| row.name)
+        });
+        let Some(name) = removed else { return Ok(false) };
+        self.record(&name).await?;
         Ok(true)
     }
 

@@ -109,7 +109,8 @@ impl DlqInspector {
         Ok(self.store.dead_groups(filter).await?)
     }
 
-    /// Redrives one event: pending again, without retries and errors. A running bus picks it up within a second.
+    /// Redrives one event: pending again, without retries and errors, also if it died in a delivery that was parked. A running bus
+    /// picks it up within a second.
     pub async fn retry(&self, id: EventId) -> Result<(), BusError> {
         Ok(self.store.redrive(id, Redrive { at: self.clock.now(), payload: None }).await?)
     }

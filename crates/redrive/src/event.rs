@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use redrive_retry::{ClassifyError, Clock, Failure, Timestamp};
-use redrive_store::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
+use redrive_store::{EventId, EventStatus, EventType, Metadata, StoredEvent, SubscriptionName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::lock::lock;
+use crate::settle_waiters::HeldClaim;
 use crate::trace::TraceContext;
 
 /// The largest detail that is stored with an attempt, in bytes.
@@ -19,12 +20,17 @@ pub struct Event {
     pub(crate) stored: Arc<StoredEvent>,
     pub(crate) subscription: SubscriptionName,
     pub(crate) attempt: u32,
+    /// The errors of the earlier attempts; `None` at the first.
+    pub(crate) errors: Option<Arc<[String]>>,
     pub(crate) max_attempts: u32,
+    /// In steady time.
     pub(crate) deadline: Timestamp,
     /// The clock of the bus: virtual time stands still while a handler blocks.
     pub(crate) clock: Clock,
     /// The detail that the handler recorded, as JSON.
     pub(crate) detail: Arc<Mutex<Option<String>>>,
+    /// The claim of this attempt, for handlers that pass the event on to another process.
+    pub(crate) claim: HeldClaim,
 }
 
 impl Event {
@@ -70,6 +76,32 @@ impl Event {
         self.attempt
     }
 
+    /// The status: [`EventStatus::Processing`] while a handler has the event. [`Events::get`](crate::events::Events::get) reads the
+    /// stored one later.
+    pub fn status(&self) -> EventStatus {
+        EventStatus::Processing
+    }
+
+    /// The number of failed attempts before this one.
+    pub fn retry_count(&self) -> u32 {
+        self.attempt.saturating_sub(1)
+    }
+
+    /// The errors of the failed attempts before this one, oldest first.
+    ///
+    /// ```
+    /// # use redrive::Event;
+    /// async fn ship(event: Event) -> Result<(), std::io::Error> {
+    ///     if let Some(error) = event.previous_errors().last() {
+    ///         println!("attempt {} after: {error}", event.attempt());
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn previous_errors(&self) -> &[String] {
+        self.errors.as_deref().unwrap_or_default()
+    }
+
     /// The largest number of attempts.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
@@ -82,7 +114,7 @@ impl Event {
 
     /// When the timeout will end this attempt.
     pub fn deadline(&self) -> Timestamp {
-        self.deadline
+        self.clock.at_steady(self.deadline)
     }
 
     /// The trace context of this attempt, if the event carries one: pass it on to the services that the handler calls.

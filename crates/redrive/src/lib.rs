@@ -187,6 +187,7 @@ pub mod prelude;
 pub mod publish;
 pub mod pull;
 mod registration;
+mod settle_waiters;
 mod snooze;
 pub mod store;
 mod subscribe;
@@ -195,6 +196,7 @@ mod subscription_handle;
 mod subscriptions;
 pub mod testing;
 pub mod trace;
+mod wait_for_end;
 mod waiters;
 
 pub use redrive_retry as retry;

@@ -4,6 +4,8 @@
 //! in-flight slots. The limiter prefetches a bounded number of backlog deliveries into memory (adaptive, at most
 //! [`MAX_PREFETCH_FACTOR`] times the concurrency limit), so that a freed permit starts the next one without a disk read.
 
+mod adaptive_rate;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use redrive_retry::Timestamp;
 use redrive_store::BacklogClaimed;
 use tokio::sync::Notify;
 
+use self::adaptive_rate::AdaptiveRate;
 use crate::backlog::Backlog;
 use crate::lock::lock;
 use crate::pull::Demand;
@@ -70,6 +73,8 @@ struct State {
     throttled_until: Option<Timestamp>,
     /// Whether this limiter admits nothing any more: it was replaced, or the bus shuts down.
     is_closed: bool,
+    /// Reduces the rate while the receiver is overloaded.
+    adaptive: AdaptiveRate,
     /// Tokens of the rate limit's bucket, as of `filled_at`.
     tokens: f64,
     filled_at: Timestamp,
@@ -129,7 +134,8 @@ impl Limiter {
             requested_at: now,
             throttled_until: None,
             is_closed: false,
-            tokens: bucket_size(&limits),
+            adaptive: AdaptiveRate::new(now),
+            tokens: limits.per_second.map_or(0.0, bucket_size),
             filled_at: now,
         };
         Limiter { limits, state: Mutex::new(state), freed: Notify::new(), backlog, demand }
@@ -139,10 +145,12 @@ impl Limiter {
     pub(crate) fn inherit(&self, before: &Limiter, now: Timestamp) {
         let before = lock(&before.state);
         let (throttled_until, tokens, filled_at) = (before.throttled_until, before.tokens, before.filled_at);
+        let adaptive = before.adaptive.clone();
         drop(before);
         let mut state = lock(&self.state);
         state.throttled_until = throttled_until.filter(|until| now < *until);
-        if self.limits.per_second.is_some() {
+        state.adaptive = adaptive;
+        if self.rate(&state).is_some() {
             state.tokens = state.tokens.min(tokens);
             state.filled_at = filled_at;
         }
@@ -191,8 +199,9 @@ impl Limiter {
     }
 
     fn start(self: &Arc<Self>, state: &mut State, now: Timestamp) -> Option<Permit> {
-        if let Some(rate) = self.limits.per_second {
-            state.fill_bucket(rate, bucket_size(&self.limits), now);
+        let rate = self.rate(state);
+        if let Some(rate) = rate {
+            state.fill_bucket(rate, now);
             if state.tokens < 1.0 {
                 return None;
             }
@@ -201,12 +210,29 @@ impl Limiter {
         if self.demand.as_ref().is_some_and(|demand| !demand.take()) {
             return None;
         }
-        if self.limits.per_second.is_some() {
+        if rate.is_some() {
             state.tokens -= 1.0;
         }
         state.running += 1;
         state.started_at = now;
-        Some(Permit { limiter: Arc::clone(self), is_attempt_made: false })
+        state.adaptive.started(now);
+        Some(Permit { limiter: Arc::clone(self), began: now, is_attempt_made: false, has_succeeded: false })
+    }
+
+    /// The rate limit that holds now: the configured one, or a reduced one.
+    fn rate(&self, state: &State) -> Option<f64> {
+        let (configured, reduced) = (self.limits.per_second, state.adaptive.rate());
+        configured.into_iter().chain(reduced).reduce(f64::min)
+    }
+
+    /// The rate to which throttled attempts have reduced this subscription.
+    pub(crate) fn reduced_rate(&self) -> Option<f64> {
+        lock(&self.state).adaptive.rate()
+    }
+
+    /// Whether the rate follows the receiver. The consumers of a pull queue decide themselves when to fetch.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.demand.is_none()
     }
 
     /// Starts no attempt before this much time has passed, after a failure with `Retry-After`.
@@ -220,6 +246,15 @@ impl Limiter {
         drop(state);
         self.freed.notify_waiters(); // prefetched deliveries return to the backlog
         self.backlog.wakeup.notify_one();
+    }
+
+    /// Moves its times by milliseconds, after the clock was set by as many.
+    pub(crate) fn shift(&self, step_ms: i64) {
+        let mut state = lock(&self.state);
+        state.throttled_until = state.throttled_until.map(|until| until.shifted(step_ms));
+        state.started_at = state.started_at.shifted(step_ms);
+        state.requested_at = state.requested_at.shifted(step_ms);
+        state.filled_at = state.filled_at.shifted(step_ms);
     }
 
     /// Starts no further attempt: prefetched deliveries return to the backlog without a charge.
@@ -286,8 +321,8 @@ impl Limiter {
         if limit == 0 {
             return if state.requested > 0 { Capacity::FreeAt(requested_until) } else { Capacity::Full };
         }
-        if let Some(rate) = self.limits.per_second {
-            state.fill_bucket(rate, bucket_size(&self.limits), now);
+        if let Some(rate) = self.rate(state) {
+            state.fill_bucket(rate, now);
             let startable = whole(state.tokens).saturating_sub(state.waiting + state.requested);
             if startable == 0 {
                 // The wait for one token, in steps that are worth a disk read.
@@ -326,8 +361,8 @@ impl Limiter {
     }
 }
 
-fn bucket_size(limits: &Limits) -> f64 {
-    limits.per_second.map_or(0.0, |rate| (rate * BURST_SECONDS).max(1.0))
+fn bucket_size(rate: f64) -> f64 {
+    (rate * BURST_SECONDS).max(1.0)
 }
 
 /// The number of whole tokens.
@@ -365,9 +400,9 @@ impl State {
         }
     }
 
-    fn fill_bucket(&mut self, rate: f64, size: f64, now: Timestamp) {
+    fn fill_bucket(&mut self, rate: f64, now: Timestamp) {
         let passed = now.since(self.filled_at).as_secs_f64(); // zero if the clock was set back
-        self.tokens = (self.tokens + passed * rate).min(size);
+        self.tokens = (self.tokens + passed * rate).min(bucket_size(rate));
         self.filled_at = now;
     }
 }
@@ -399,13 +434,29 @@ impl Drop for Waiting<'_> {
 #[must_use = "the slot is free again as soon as this is dropped"]
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
+    began: Timestamp,
     is_attempt_made: bool,
+    has_succeeded: bool,
 }
 
 impl Permit {
     /// Records that the handler is called: from here on a pull queue accounts for the demand itself.
     pub(crate) fn attempt_made(&mut self) {
         self.is_attempt_made = true;
+    }
+
+    /// Ends a successful attempt.
+    pub(crate) fn succeeded(mut self) {
+        self.has_succeeded = true;
+    }
+
+    /// Ends an attempt whose receiver is overloaded: reduces the rate.
+    pub(crate) fn throttled(self, now: Timestamp) {
+        let mut state = lock(&self.limiter.state);
+        if state.adaptive.throttled(self.began, now, self.limiter.limits.per_second) {
+            // The bucket of the rate before may be fuller, or of no use.
+            (state.tokens, state.filled_at) = (0.0, now);
+        }
     }
 }
 
@@ -416,6 +467,9 @@ impl Drop for Permit {
         }
         let mut state = lock(&self.limiter.state);
         state.running -= 1;
+        if self.has_succeeded {
+            state.adaptive.succeeded();
+        }
         state.low_watermark =
             Some(state.low_watermark.map_or(state.waiting, |lowest| lowest.min(state.waiting)));
         let should_prefetch = state.should_prefetch(self.limiter.limits.concurrency);

@@ -12,7 +12,7 @@ pub use crate::histogram::{Bucket, Histogram, Recorder};
 use crate::lock::lock;
 
 /// Counters since the bus was opened, and its state now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Events stored.
@@ -33,7 +33,7 @@ pub struct Metrics {
     pub budget_deferred: u64,
     /// Deliveries deferred to the backlog because their subscription was at its limits or paused.
     pub backlogged: u64,
-    /// Deliveries that wait for a subscription which no process has registered, counted at each check.
+    /// Events and deliveries that wait for a subscription on record which no process has registered, counted at each check.
     pub orphaned: u64,
     /// Deliveries that were running when an earlier process ended.
     pub recovered: u64,
@@ -53,6 +53,8 @@ pub struct Metrics {
     pub breakers: BTreeMap<String, BreakerSnapshot>,
     /// The retries that each subscription's budget can pay for now; only subscriptions with a budget.
     pub budgets: BTreeMap<String, u32>,
+    /// The attempts per second to which an overloaded receiver has reduced a subscription; only reduced ones.
+    pub reduced_rates: BTreeMap<String, f64>,
 }
 
 /// Counters of one subscription since the bus was opened.

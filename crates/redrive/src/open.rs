@@ -11,17 +11,19 @@ use crate::bus::EventBus;
 use crate::core::{Core, DispatchSwitch, Phase};
 use crate::error::BusError;
 use crate::metrics::Counters;
+use crate::settle_waiters::SettleWaiters;
 use crate::waiters::Waiters;
 
 impl EventBusBuilder {
     /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
     ///
     /// With the feature `postgres`, `postgres://user:password@host/database` opens a database that many processes share.
-    pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
+    pub async fn open(mut self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
         let (durability, max_payload) = (self.durability, self.max_payload);
-        let clock = self.clock.clone().unwrap_or_default();
         match Location::of(location) {
             Location::Sqlite(path) => {
+                // The store anchors the clock, and the bus takes the store's.
+                let clock = self.clock.take().unwrap_or_default();
                 let options =
                     SqliteOptions { durability, owner: true, max_payload, clock, ..SqliteOptions::default() };
                 self.on(open_sqlite(path, options).await?).await
@@ -29,6 +31,7 @@ impl EventBusBuilder {
             #[cfg(feature = "postgres")]
             Location::Postgres(address) => {
                 use redrive_store::{PostgresOptions, PostgresStore};
+                let clock = self.clock.clone().unwrap_or_default();
                 let options =
                     PostgresOptions { durability, max_payload, clock, ..PostgresOptions::default() };
                 self.on(Arc::new(PostgresStore::open(&address, options).await?)).await
@@ -43,30 +46,28 @@ impl EventBusBuilder {
     /// The store keeps its own durability and payload limit: `durability` and `max_payload` of this builder have no effect here.
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
+        let on_record = store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect();
         let core = Core {
-            recorded_at_open: store
-                .subscriptions()
-                .await?
-                .into_iter()
-                .map(|row| (row.name.clone(), row))
-                .collect(),
+            unregistered: Mutex::new(on_record),
             clock: self.clock.clone().unwrap_or_else(|| store.clock()),
             settings: self,
-            store,
             sink,
             claims: Mutex::new(Some(claims)),
             starting: tokio::sync::Mutex::default(),
+            started_at: OnceLock::new(),
             runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
+            settle_waiters: SettleWaiters::new(Arc::clone(&store)),
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
             switch: watch::Sender::new(DispatchSwitch::default()),
             sync_wakeup: Arc::default(),
             backlog_wakeup: Arc::default(),
             recording: tokio::sync::Mutex::default(),
-            pauses: watch::Sender::new(0),
+            deferrals: watch::Sender::new(0),
             virtual_time: OnceLock::new(),
+            store,
         };
         Ok(EventBus { core: Arc::new(core), tasks: Arc::default() })
     }

@@ -90,6 +90,11 @@ impl Patterns {
         self.0.iter().any(|pattern| pattern.matches(event_type))
     }
 
+    /// Whether an event type matches one of the patterns in a text from the store. A text that is not readable matches nothing.
+    pub(crate) fn text_matches(text: &str, event_type: &str) -> bool {
+        text.parse::<Patterns>().is_ok_and(|patterns| patterns.matches(event_type))
+    }
+
     /// The single patterns.
     pub fn iter(&self) -> impl Iterator<Item = &Pattern> {
         self.0.iter()

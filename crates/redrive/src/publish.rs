@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
 use redrive_store::{
-    Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing, StoreError,
+    Appended, EventContent, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing,
+    StoreError,
 };
 use serde::Serialize;
-use tokio::sync::{oneshot, watch};
 
 use crate::builder::Tracking;
 use crate::bus::EventBus;
@@ -22,25 +22,30 @@ use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
-
-/// How often a publisher checks whether another process has finished its event.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+use crate::wait_for_end::wait_for_end;
 
 /// An event to be published.
 ///
 /// Awaiting it returns when every matching subscription has handled the event, the event is in the dead-letter queue, or only
-/// deliveries of [paused](crate::SubscriptionHandle::pause) subscriptions are left. [`enqueue`](Self::enqueue) returns as soon as the
+/// deliveries are left that wait behind an open circuit, a spent budget or a limit, or for a
+/// [paused](crate::SubscriptionHandle::pause) or absent subscription. [`enqueue`](Self::enqueue) returns as soon as the
 /// event is on stable storage, and the bus delivers it in the background.
 #[derive(Debug)]
 #[must_use = "nothing is published until this is awaited or enqueued"]
 pub struct Publish {
     core: Arc<Core>,
     event: Result<NewEvent, BusError>,
+    /// Whether the caller chose the id, which may be that of another event.
+    has_chosen_id: bool,
 }
 
 impl Publish {
     pub(crate) fn new(bus: &EventBus, event_type: &str, payload: &impl Serialize) -> Self {
-        Publish { core: Arc::clone(&bus.core), event: prepare(&bus.core, event_type, payload) }
+        Publish {
+            core: Arc::clone(&bus.core),
+            event: prepare(&bus.core, event_type, payload),
+            has_chosen_id: false,
+        }
     }
 
     fn set(mut self, change: impl FnOnce(&mut NewEvent)) -> Self {
@@ -50,9 +55,10 @@ impl Publish {
         self
     }
 
-    /// Sets the id. Publishing the same id twice stores one event.
+    /// Sets the id. Publishing the same id twice stores one event; with another type or payload it fails with
+    /// [`StoreError::IdTaken`].
     pub fn id(self, id: EventId) -> Self {
-        self.set(|event| event.id = id)
+        Publish { has_chosen_id: true, ..self.set(|event| event.id = id) }
     }
 
     /// Adds an entry to the metadata.
@@ -67,14 +73,14 @@ impl Publish {
         self.metadata(TRACEPARENT, context.to_string())
     }
 
-    /// Schedules the event: it is not handled before this instant.
+    /// Schedules the event: it is not handled before this instant, even if the machine's clock is set meanwhile.
     pub fn due_at(self, at: Timestamp) -> Self {
-        self.set(|event| event.due_at = at)
+        self.set(|event| (event.due_at, event.is_scheduled) = (at, true))
     }
 
     /// Schedules the event: it is not handled before this much time has passed.
     pub fn delay(self, delay: Duration) -> Self {
-        self.set(|event| event.due_at = event.created_at + delay)
+        self.set(|event| (event.due_at, event.is_scheduled) = (event.created_at + delay, false))
     }
 
     /// Overrides the retry policy for this event, field by field, before the overrides of subscriptions.
@@ -90,8 +96,9 @@ impl Publish {
     /// Returns as soon as the event is on stable storage; the bus delivers it in the background.
     pub async fn enqueue(self) -> Result<EventId, BusError> {
         let event = self.event?;
-        let id = event.id;
-        append(&self.core, vec![event]).await?;
+        let (id, content) = (event.id, self.has_chosen_id.then(|| EventContent::of(&event)));
+        let appended = append(&self.core, vec![event]).await?;
+        refuse_taken_id(&self.core, &appended, content).await?;
         Ok(id)
     }
 
@@ -102,9 +109,10 @@ impl Publish {
     }
 
     async fn finish(self) -> Result<EventId, BusError> {
-        let Publish { core, event } = self;
+        let Publish { core, event, has_chosen_id } = self;
         let event = event?;
-        let id = event.id;
+        let (id, due_at) = (event.id, event.due_at);
+        let content = has_chosen_id.then(|| EventContent::of(&event));
         match core.phase() {
             Phase::Open => return Err(BusError::NotStarted),
             Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
@@ -112,9 +120,10 @@ impl Publish {
         }
         let _forget = ForgetOnDrop { core: &core, id }; // dropped after the receiver that it removes
         let finished = core.waiters.register(id);
-        let pauses = core.pauses.subscribe(); // before the append, so that no pause is missed
+        let deferrals = core.deferrals.subscribe(); // before the append, so that none is missed
         let appended = append(&core, vec![event]).await;
         if !matches!(appended.as_deref(), Ok([Appended::New])) {
+            refuse_taken_id(&core, appended.as_deref().unwrap_or_default(), content).await?;
             // Not stored, or a duplicate: it may have ended before, and no notification would come.
             let is_over = match &appended {
                 Ok(_) => matches!(core.store.event(id).await?.status, EventStatus::Done | EventStatus::Dlq),
@@ -124,41 +133,22 @@ impl Publish {
                 return appended.map(|_| id);
             }
         }
-        wait_for_end(&core, id, finished, pauses).await
+        wait_for_end(&core, id, due_at, finished, deferrals).await
     }
 }
 
-/// Waits for the end of an event. Other processes send no notification here, so on a shared store the event is polled, too.
-async fn wait_for_end(
+/// Fails if an event was not stored because another event has its id.
+async fn refuse_taken_id(
     core: &Core,
-    id: EventId,
-    mut finished: oneshot::Receiver<()>,
-    mut pauses: watch::Receiver<u64>,
-) -> Result<EventId, BusError> {
-    let mut phase = core.phase.subscribe();
-    // A duplicate of an event that waits for a paused subscription gets no notification.
-    core.release_publisher_if_paused(id).await;
-    loop {
-        // A shutdown closes `finished` when it ends, so no poll is needed meanwhile.
-        let polls = core.store.is_shared() && *phase.borrow_and_update() != Phase::ShuttingDown;
-        tokio::select! {
-            biased;
-            ended = &mut finished => return ended.map(|_| id).map_err(|_| BusError::NotFinished { id }),
-            _ = pauses.changed() => {
-                core.release_publisher_if_paused(id).await;
-                continue;
-            }
-            _ = phase.changed(), if polls => continue,
-            () = core.clock.sleep(POLL_INTERVAL), if polls => {}
-        }
-        match core.store.event(id).await {
-            Ok(event) if !matches!(event.status, EventStatus::Done | EventStatus::Dlq) => {}
-            // A deleted event is over, too.
-            Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Ok(id),
-            // A local settlement notifies, or the next poll finds it.
-            Err(_) => {}
-        }
+    appended: &[Appended],
+    content: Option<EventContent>,
+) -> Result<(), BusError> {
+    if let (Some(content), [Appended::Duplicate]) = (content, appended)
+        && let [id] = core.store.taken_ids(vec![content]).await?[..]
+    {
+        return Err(StoreError::IdTaken { id }.into());
     }
+    Ok(())
 }
 
 /// Removes a publisher that stopped waiting, for any reason.
@@ -186,6 +176,7 @@ pub(crate) fn prepare(core: &Core, event_type: &str, payload: &impl Serialize) -
         metadata,
         created_at: now,
         due_at: now,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     })

@@ -2,6 +2,9 @@
 //!
 //! Events that no consumer has asked for wait in the backlog on disk. A fetched event is leased: the consumer acks, nacks or extends it
 //! before the lease ends. After that the event is retried, and a late ack is refused.
+//!
+//! The store decides: an ack succeeds when the delivery is settled under the claim of this process, and an extension when that claim is
+//! still held. On PostgreSQL another process may have taken the delivery over meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -11,12 +14,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redrive_retry::{ClassifyError as _, Clock, Failure, Timestamp};
+use redrive_store::StoreError;
 use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
 use crate::lock::lock;
+use crate::settle_waiters::HeldClaim;
 
 /// How long a pull waits for more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
@@ -92,6 +97,18 @@ impl FromStr for LeaseToken {
 )]
 pub struct LeaseLost;
 
+/// Error of an ack, a nack or an extension.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// The lease has ended, or another process has taken the event over. Nothing was changed.
+    #[error(transparent)]
+    Lost(#[from] LeaseLost),
+    /// The store did not answer. The event may be settled; otherwise it is given out again.
+    #[error("whether the event is settled is not known, and it may be given out again: {0}")]
+    Store(#[from] StoreError),
+}
+
 /// A fetched event.
 #[derive(Debug)]
 pub struct Leased {
@@ -108,9 +125,11 @@ pub struct Leased {
 struct Lease {
     /// Takes how the lease ended; dropped without a result, the event is given back.
     outcome: oneshot::Sender<Result<(), Failure>>,
-    until: Timestamp,
+    /// In steady time.
+    ends: Timestamp,
     /// The clock of the bus.
     clock: Clock,
+    claim: HeldClaim,
 }
 
 /// An event on its way to a consumer.
@@ -167,7 +186,7 @@ pub struct PullRequest {
 /// let request = PullRequest { limit: 10, lease: Duration::from_secs(30), wait: Duration::from_secs(5) };
 /// for leased in queue.pull(request).await {
 ///     println!("{}", leased.event.payload());
-///     queue.ack(leased.token)?;
+///     queue.ack(leased.token).await?;
 /// }
 /// # Ok(()) }
 /// ```
@@ -225,15 +244,17 @@ impl PullQueue {
 
     fn lease(&self, offer: Offer, lease: Duration) -> Option<Leased> {
         let Offer { event, accept } = offer;
-        let (token, clock) = (LeaseToken(Uuid::new_v4()), event.clock.clone());
-        let until = clock.now() + lease;
+        let (token, clock, claim) = (LeaseToken(Uuid::new_v4()), event.clock.clone(), event.claim.clone());
+        // Leases end by steady time; the consumer learns what the clock will show then.
+        let ends = clock.steady() + lease;
+        let until = clock.at_steady(ends);
         let (sender, outcome) = oneshot::channel();
         {
             let mut state = lock(&self.state);
             if state.is_closed {
                 return None;
             }
-            state.leases.insert(token, Lease { outcome: sender, until, clock });
+            state.leases.insert(token, Lease { outcome: sender, ends, clock, claim });
         }
         if accept.send(Accepted { token, outcome }).is_err() {
             lock(&self.state).leases.remove(&token); // the bus has dropped the delivery meanwhile
@@ -242,38 +263,61 @@ impl PullQueue {
         Some(Leased { token, event, until })
     }
 
-    /// Ends a lease with this outcome.
-    fn end(&self, token: LeaseToken, outcome: Result<(), Failure>) -> Result<(), LeaseLost> {
-        let lease = lock(&self.state).leases.remove(&token).ok_or(LeaseLost)?;
-        lease.outcome.send(outcome).map_err(|_| LeaseLost)
+    /// Ends a lease with this outcome, and waits until the store has settled it.
+    async fn end(&self, token: LeaseToken, outcome: Result<(), Failure>) -> Result<(), LeaseError> {
+        let Lease { outcome: sender, claim, .. } =
+            lock(&self.state).leases.remove(&token).ok_or(LeaseLost)?;
+        if claim.is_shared() {
+            // The whole event is settled after its other handlers, which may take long.
+            if !claim.is_held().await? {
+                return Err(LeaseLost.into());
+            }
+            return Ok(sender.send(outcome).map_err(|_| LeaseLost)?);
+        }
+        let settlement = claim.settlement();
+        sender.send(outcome).map_err(|_| LeaseLost)?;
+        if settlement.completes().await? { Ok(()) } else { Err(LeaseLost.into()) }
     }
 
-    /// Acknowledges an event: it is handled.
-    pub fn ack(&self, token: LeaseToken) -> Result<(), LeaseLost> {
-        self.end(token, Ok(()))
+    /// Acknowledges an event: it is handled. Returns when that is stored.
+    pub async fn ack(&self, token: LeaseToken) -> Result<(), LeaseError> {
+        self.end(token, Ok(())).await
     }
 
-    /// Reports that an event failed. It is retried according to its policy, and not before `delay` has passed.
-    pub fn nack(
+    /// Reports that an event failed. It is retried according to its policy, and not before `delay` has passed. Returns when that is
+    /// stored.
+    pub async fn nack(
         &self,
         token: LeaseToken,
         delay: Option<Duration>,
         reason: Option<String>,
-    ) -> Result<(), LeaseLost> {
+    ) -> Result<(), LeaseError> {
         let reason = reason.unwrap_or_else(|| "refused by its consumer".to_owned());
         let failure = match delay {
             Some(delay) => reason.retry_after(delay),
             None => Failure::new(reason),
         };
-        self.end(token, Err(failure))
+        self.end(token, Err(failure)).await
     }
 
     /// Extends a lease to this long from now; returns its new end.
-    pub fn extend(&self, token: LeaseToken, lease: Duration) -> Result<Timestamp, LeaseLost> {
+    pub async fn extend(&self, token: LeaseToken, lease: Duration) -> Result<Timestamp, LeaseError> {
+        let claim =
+            lock(&self.state).leases.get(&token).map(|leased| leased.claim.clone()).ok_or(LeaseLost)?;
+        if !claim.is_held().await? {
+            self.release(token);
+            return Err(LeaseLost.into());
+        }
         let mut state = lock(&self.state);
         let leased = state.leases.get_mut(&token).ok_or(LeaseLost)?;
-        leased.until = leased.clock.now() + lease;
-        Ok(leased.until)
+        leased.ends = leased.clock.steady() + lease;
+        Ok(leased.clock.at_steady(leased.ends))
+    }
+
+    /// Gives an event back that its consumer cannot take: it returns to the backlog, no attempt charged.
+    pub fn release(&self, token: LeaseToken) {
+        let released = lock(&self.state).leases.remove(&token);
+        drop(released); // wakes the delivery, without the lock
     }
 
     /// How many events are leased.
@@ -330,12 +374,12 @@ impl Handler for PullQueue {
                 return Err(Failure::new(GivenBack));
             };
             let _remove = RemoveOnDrop { queue: &queue, token };
-            let began = clock.now();
+            let began = clock.steady();
             loop {
-                let now = clock.now();
+                let now = clock.steady();
                 let end = {
                     let mut state = lock(&queue.state);
-                    let end = state.leases.get(&token).map(|lease| lease.until);
+                    let end = state.leases.get(&token).map(|lease| lease.ends);
                     if let Some(end) = end.filter(|end| *end <= now) {
                         state.leases.remove(&token);
                         return Err(Failure::timeout(end.since(began)));

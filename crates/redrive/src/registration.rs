@@ -11,6 +11,7 @@ use crate::circuit::Circuit;
 use crate::core::{Core, Phase, record_or_log};
 use crate::error::{BusError, EventBusShutdownError};
 use crate::limiter::Limiter;
+use crate::lock::lock;
 use crate::middleware::surround;
 use crate::pattern::Patterns;
 use crate::subscribe::{Registration, Subscribe};
@@ -41,11 +42,11 @@ impl Subscribe<'_> {
         };
         let name = SubscriptionName::new(name)?;
         let before = subscriptions.named(name.as_str()).cloned();
-        let row = before.as_ref().map(|before| before.row());
-        let recorded = row.as_ref().or_else(|| core.recorded_at_open.get(&name));
+        let on_record = lock(&core.unregistered).remove(&name);
+        let row = before.as_ref().map(|before| before.row()).or(on_record);
         let now = core.clock.now();
-        let (id, created_at) = recorded
-            .map_or_else(|| (EventId::random().to_string(), now), |row| (row.id.clone(), row.created_at));
+        let (id, created_at) =
+            row.map_or_else(|| (EventId::random().to_string(), now), |row| (row.id, row.created_at));
         let admission = self.new_admission(core, &name, budget);
         if let Some(before) = &before {
             admission.inherit(&before.admission, self.resets_limits, now);

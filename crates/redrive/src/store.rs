@@ -4,8 +4,8 @@
 //! not have, or to publish inside your own transaction ([`sqlite::append_in`]).
 
 pub use redrive_store::{
-    Appended, Depth, Durability, Location, ModelError, NewEvent, Replayed, Routing, SqliteOptions,
-    SqliteStore, Stats, Store, StoreError, sqlite,
+    Appended, Depth, Durability, EventContent, Location, ModelError, NewEvent, Replayed, Routing,
+    SqliteOptions, SqliteStore, Stats, Store, StoreError, sqlite,
 };
 #[cfg(feature = "postgres")]
 pub use redrive_store::{PostgresOptions, PostgresStore, postgres};

@@ -87,6 +87,12 @@ impl Subscription {
         self.admission.limiter.as_ref()?.throttled_until(now)
     }
 
+    /// The attempts per second to which failures of the class `throttled` without `Retry-After` have reduced it; only with
+    /// [limits](crate::subscription::Subscribe::limits). It rises again with every success.
+    pub fn reduced_rate(&self) -> Option<f64> {
+        self.admission.limiter.as_ref()?.reduced_rate()
+    }
+
     /// The row that the store keeps.
     pub(crate) fn row(&self) -> SubscriptionRow {
         SubscriptionRow {

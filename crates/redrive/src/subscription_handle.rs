@@ -61,7 +61,7 @@ impl SubscriptionHandle {
         Ok(self.core.announce(&self.name).await?)
     }
 
-    /// Removes the subscription; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
+    /// Removes the subscription; returns whether it was registered; see [`EventBus::unsubscribe`](crate::EventBus::unsubscribe).
     pub async fn unsubscribe(&self) -> Result<bool, BusError> {
         Ok(self.core.unsubscribe(&self.id).await?)
     }
@@ -73,6 +73,6 @@ impl SubscriptionHandle {
             subscription.admission.set_paused(is_paused);
         }
         drop(registry);
-        self.core.pauses.send_modify(|changes| *changes += 1);
+        self.core.deferrals.send_modify(|changes| *changes += 1);
     }
 }

@@ -415,6 +415,74 @@ async fn a_redriven_event_starts_with_a_fresh_attempt_count() {
     assert_eq!(bus.store().event(id).await.unwrap().status, EventStatus::Done);
 }
 
+/// Snoozes once, so that the event is done but for this delivery, then fails for good.
+async fn dead_in_a_parked_delivery(world: &World) -> EventId {
+    let calls = AtomicU32::new(0);
+    let handler = move |_: Event| {
+        let is_first = calls.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            let snooze = || Snooze::new(Duration::from_secs(60));
+            Err::<(), BoxError>(if is_first { snooze().into() } else { "no".permanent().into() })
+        }
+    };
+    world.bus.subscribe("*", handler).name("parked").register().unwrap();
+    world.flaky("*", "healthy", 0);
+    world.bus.start().await.unwrap();
+    let id = world.bus.publish("order.created", &1).enqueue().await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(61))).await;
+    assert_eq!(world.dead(id).await.subscription.unwrap().as_str(), "parked");
+    id
+}
+
+#[tokio::test]
+async fn a_redriven_event_that_died_in_a_parked_delivery_is_pending() {
+    let world = World::new().await;
+    let id = dead_in_a_parked_delivery(&world).await;
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!(
+        (event.status, event.retry_count, event.errors.as_slice()),
+        (EventStatus::Dlq, 1, &["no".to_owned()][..])
+    );
+    world.bus.shutdown().await.unwrap();
+    // Without a bus that would claim it at once.
+    world.store_under_test.dlq().await.retry(id).await.unwrap();
+    let bus = world.store_under_test.open_at(&world.time, EventBus::builder()).await;
+    let event = bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.retry_count, event.errors.len()), (EventStatus::Pending, 0, 0));
+}
+
+#[tokio::test]
+async fn an_event_counts_the_failed_attempts_of_all_its_deliveries() {
+    let world = World::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
+    world.flaky("*", "healthy", 0);
+    world.flaky("*", "flaky", 2);
+    world.subscribe("*", "broken", 99).retry(RetryOverride::new().max_retries(3)).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.retry_count, event.errors.len()), (EventStatus::Dlq, 6, 6));
+    assert_eq!(event.attempts.len(), 6, "as many as attempts are recorded");
+}
+
+#[tokio::test]
+async fn a_handler_sees_status_retry_count_and_previous_errors() {
+    for tracking in [Tracking::Event, Tracking::PerSubscription] {
+        let world = World::with(|builder| builder.tracking(tracking)).await;
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let handler = move |event: Event| {
+            assert_eq!(event.status(), EventStatus::Processing);
+            log.lock().unwrap().push((event.retry_count(), event.previous_errors().to_vec()));
+            async move { if event.attempt() < 3 { Err(format!("failure {}", event.attempt())) } else { Ok(()) } }
+        };
+        world.bus.subscribe("*", handler).register().unwrap();
+        world.bus.start().await.unwrap();
+        world.publish("order.created").await;
+        let (one, two) = ("failure 1".to_owned(), "failure 2".to_owned());
+        assert_eq!(*seen.lock().unwrap(), [(0, vec![]), (1, vec![one.clone()]), (2, vec![one, two])]);
+    }
+}
+
 #[tokio::test]
 async fn an_edited_event_is_redriven_with_its_new_payload() {
     let world = World::new().await;
@@ -509,6 +577,24 @@ async fn publishing_an_id_twice_stores_one_event() {
         assert_eq!(world.time.drive(async { publish.await }).await.unwrap(), id);
     }
     assert_eq!((world.log().len(), world.bus.metrics().await.unwrap().duplicates), (1, 2));
+}
+
+#[tokio::test]
+async fn the_id_of_another_event_is_refused() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    let id = EventId::new();
+    world.time.drive(async { world.bus.publish("x", &1).id(id).await }).await.unwrap();
+    for (event_type, payload) in [("x", 2), ("y", 1)] {
+        let publish = || world.bus.publish(event_type, &payload).id(id);
+        let awaited = world.time.drive(async { publish().await }).await;
+        for error in [awaited.unwrap_err(), publish().enqueue().await.unwrap_err()] {
+            assert!(
+                matches!(error, BusError::Store(StoreError::IdTaken { id: taken }) if taken == id),
+                "{error}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

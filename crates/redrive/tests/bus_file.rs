@@ -236,6 +236,8 @@ async fn a_dispatch_makes_only_the_specified_status_changes() {
         world.publish(event_type).await;
     }
     let parked = world.publish_once("fails").await;
+    // No publisher waits for a parked delivery.
+    world.time.drive(world.time.clock().sleep(120 * SECOND)).await;
     assert_eq!(world.bus.store().event(parked).await.unwrap().status, EventStatus::Dlq);
     let sql = world.sql();
     let name = |status: &str| {

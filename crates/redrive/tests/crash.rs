@@ -264,5 +264,5 @@ async fn recovery_charges_running_events_and_keeps_waiting_ones() {
     time.drive(time.clock().sleep(Duration::from_millis(10))).await;
     let event = bus.store().event(running).await.unwrap();
     assert_eq!((event.retry_count, event.errors), (1, vec!["process ended during the attempt".to_owned()]));
-    assert_eq!(event.status, EventStatus::Done, "dispatched at once; nobody wants it any more");
+    assert_eq!(event.status, EventStatus::Processing, "it waits for its subscription, which is on record");
 }

@@ -255,6 +255,9 @@ async fn a_retry_after_closes_the_limiter_of_the_subscription() {
         // All deliveries of this subscription wait, not this event alone.
         let rest = futures_join((1..5).map(|n| bus.publish("order.paid", &n))).await;
         assert!(rest.iter().all(Result::is_ok));
+        while bus.metrics().await.unwrap().done < 5 {
+            time.clock().sleep(Duration::from_secs(1)).await;
+        }
     })
     .await;
     let throttled = start + Duration::from_secs(60);
@@ -294,6 +297,9 @@ async fn the_rate_limit_bounds_attempts_per_second() {
     time.drive(async {
         let all = futures_join((0..100).map(|n| bus.publish("order.paid", &n))).await;
         assert!(all.iter().all(Result::is_ok));
+        while bus.metrics().await.unwrap().done < 100 {
+            time.clock().sleep(Duration::from_millis(100)).await;
+        }
     })
     .await;
     let mut begun = begun.lock().unwrap().clone();

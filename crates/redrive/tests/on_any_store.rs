@@ -2,8 +2,10 @@
 //! One binary, which is linked once and shares a server.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod absent;
 mod budgets;
 mod bus;
+mod circuits;
 mod crash;
 mod handle;
 mod hardening;
@@ -11,6 +13,7 @@ mod idempotent;
 mod limits;
 mod middleware;
 mod observability;
+mod overload;
 mod pull;
 mod specification;
 mod test_store;

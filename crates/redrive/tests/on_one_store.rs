@@ -4,6 +4,7 @@
 mod bus_file;
 #[cfg(feature = "postgres")]
 mod bus_server;
+mod clock_steps;
 #[cfg(feature = "postgres")]
 mod postgres_budgets;
 #[cfg(feature = "postgres")]

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use redrive::events::EventStatus;
-use redrive::retry::{BoxError, Clock, VirtualTime};
+use redrive::retry::{BoxError, Clock, Jitter, RetryPolicy, VirtualTime};
 use redrive::store::{PostgresOptions, PostgresStore};
 use redrive::{Event, EventBus};
 use redrive_retry::Timestamp;
@@ -50,6 +51,42 @@ async fn the_databases_clock_decides_what_is_due() {
     assert!(created.since(machine) > AHEAD / 2, "published at {created}, by the machine's clock {machine}");
     bus.shutdown().await.unwrap();
     client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_of_the_machines_clock_moves_no_delivery() {
+    for step_ms in [-7_200_000, 7_200_000] {
+        let schema = Schema::new().unwrap_or_else(|missing| panic!("{missing}"));
+        let ahead_ms = Arc::new(AtomicI64::new(0));
+        let options = PostgresOptions {
+            schema: schema.name().into(),
+            clock: Clock::with_offset(Arc::clone(&ahead_ms)),
+            ..PostgresOptions::default()
+        };
+        let store = Arc::new(PostgresStore::open(schema.url(), options).await.unwrap());
+        let policy = RetryPolicy::builder().base_delay(Duration::from_secs(2)).jitter(Jitter::None).build();
+        let bus = EventBus::builder().policy(policy.unwrap()).on(store).await.unwrap();
+        let (seen, mut calls) = mpsc::unbounded_channel();
+        bus.subscribe("order.*", move |event: Event| {
+            let _ = seen.send((event.event_type().to_string(), Instant::now()));
+            let fails = event.attempt() == 1 && event.event_type().as_str() == "order.created";
+            async move { if fails { Err("no") } else { Ok(()) } }
+        })
+        .register()
+        .unwrap();
+        bus.start().await.unwrap();
+        bus.publish("order.created", &1).enqueue().await.unwrap();
+        let mut next = async || tokio::time::timeout(Duration::from_secs(20), calls.recv()).await;
+        let (_, first) = next().await.unwrap().unwrap();
+        ahead_ms.store(step_ms, Ordering::Relaxed);
+        // Published by the stepped machine, and due at once all the same.
+        bus.publish("order.paid", &1).enqueue().await.unwrap();
+        assert_eq!(next().await.expect("not late").unwrap().0, "order.paid", "a step of {step_ms} ms");
+        let (again, second) = next().await.expect("not late").unwrap();
+        assert_eq!(again, "order.created");
+        assert!(second - first > Duration::from_secs(1), "not early after a step of {step_ms} ms");
+        bus.shutdown().await.unwrap();
+    }
 }
 
 /// Process with this name and clock, and a lease of two seconds.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redrive::events::EventStatus;
-use redrive::pull::{LeaseLost, Leased, PullQueue, PullRequest};
+use redrive::pull::{LeaseError, Leased, PullQueue, PullRequest};
 use redrive::retry::{RetryOverride, RetryPolicy};
 use redrive::{EventBus, EventId, Tracking};
 
@@ -29,6 +29,10 @@ async fn open(store_under_test: &TestStore) -> (EventBus, PullQueue) {
 
 async fn pull(queue: &PullQueue, limit: usize) -> Vec<Leased> {
     queue.pull(PullRequest { limit, lease: LEASE, wait: WAIT }).await
+}
+
+fn is_lost<T>(result: Result<T, LeaseError>) -> bool {
+    matches!(result, Err(LeaseError::Lost(_)))
 }
 
 async fn publish(bus: &EventBus, count: u32) -> Vec<EventId> {
@@ -66,8 +70,8 @@ async fn events_wait_on_disk_until_pulled_and_are_done_when_acked() {
         assert!((1..=10).contains(&leased.len()), "{}", leased.len());
         for one in leased {
             assert!(fetched.insert(one.event.id()), "each of them once");
-            queue.ack(one.token).unwrap();
-            assert_eq!(queue.ack(one.token), Err(LeaseLost), "once is enough");
+            queue.ack(one.token).await.unwrap();
+            assert!(is_lost(queue.ack(one.token).await), "once is enough");
         }
     }
     for id in ids {
@@ -76,6 +80,33 @@ async fn events_wait_on_disk_until_pulled_and_are_done_when_acked() {
     assert!(
         queue.pull(PullRequest { limit: 10, lease: LEASE, wait: Duration::from_millis(50) }).await.is_empty()
     );
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ack_returns_when_the_event_is_settled() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
+    for id in publish(&bus, 20).await {
+        let leased = pull(&queue, 1).await.remove(0);
+        queue.ack(leased.token).await.unwrap();
+        let status = bus.store().event(leased.event.id()).await.unwrap().status;
+        assert_eq!(status, EventStatus::Done, "{id}");
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_released_event_is_given_out_again_without_a_charged_attempt() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
+    let id = publish(&bus, 1).await.remove(0);
+    let leased = pull(&queue, 1).await.remove(0);
+    queue.release(leased.token);
+    assert!(is_lost(queue.ack(leased.token).await));
+    let again = pull(&queue, 1).await.remove(0);
+    assert_eq!((again.event.id(), again.event.attempt()), (id, 1));
+    queue.ack(again.token).await.unwrap();
     bus.shutdown().await.unwrap();
 }
 
@@ -91,7 +122,7 @@ async fn a_pull_of_large_events_is_split_by_size() {
         assert!((1..=17).contains(&leased.len()), "{} megabytes at once", leased.len());
         for one in leased {
             assert_eq!(one.event.attempt(), 1, "nothing is charged for what did not fit");
-            queue.ack(one.token).unwrap();
+            queue.ack(one.token).await.unwrap();
             left -= 1;
         }
     }
@@ -110,7 +141,7 @@ async fn a_waiting_pull_gets_later_events() {
     let id = publish(&bus, 1).await.remove(0);
     let leased = waiting.await.unwrap();
     assert_eq!(leased[0].event.id(), id);
-    queue.ack(leased[0].token).unwrap();
+    queue.ack(leased[0].token).await.unwrap();
     assert_eq!(ended(&bus, id).await, EventStatus::Done);
     bus.shutdown().await.unwrap();
 }
@@ -125,7 +156,7 @@ async fn nacked_events_are_redelivered_and_dead_lettered_after_the_last_attempt(
         let leased = pull(&queue, 5).await;
         assert_eq!((leased.len(), leased[0].event.attempt()), (1, attempt));
         let delay = (attempt == 1).then_some(Duration::from_millis(500));
-        queue.nack(leased[0].token, delay, Some("no ink".into())).unwrap();
+        queue.nack(leased[0].token, delay, Some("no ink".into())).await.unwrap();
     }
     assert!(began.elapsed() >= Duration::from_millis(500), "not before the time that was asked for");
     assert_eq!(ended(&bus, id).await, EventStatus::Dlq);
@@ -142,7 +173,7 @@ async fn many_nacks_do_not_block_other_consumers() {
     let mut refused = 0;
     while refused < 20 {
         for leased in pull(&queue, 20 - refused).await {
-            queue.nack(leased.token, Some(Duration::from_secs(3600)), Some("not now".into())).unwrap();
+            queue.nack(leased.token, Some(Duration::from_secs(3600)), Some("not now".into())).await.unwrap();
             refused += 1;
         }
     }
@@ -164,9 +195,9 @@ async fn an_expired_lease_is_fenced_and_the_event_redelivered() {
         queue.pull(PullRequest { limit: 1, lease: Duration::from_millis(100), wait: WAIT }).await.remove(0);
     let next = pull(&queue, 1).await.remove(0);
     assert_eq!((next.event.id(), next.event.attempt()), (id, 2));
-    assert_eq!(queue.ack(late.token), Err(LeaseLost), "it is somebody else's now");
-    assert_eq!(queue.extend(late.token, LEASE), Err(LeaseLost));
-    queue.ack(next.token).unwrap();
+    assert!(is_lost(queue.ack(late.token).await), "it is somebody else's now");
+    assert!(is_lost(queue.extend(late.token, LEASE).await));
+    queue.ack(next.token).await.unwrap();
     assert_eq!(ended(&bus, id).await, EventStatus::Done);
 
     // An extended lease is kept.
@@ -175,12 +206,12 @@ async fn an_expired_lease_is_fenced_and_the_event_redelivered() {
         queue.pull(PullRequest { limit: 1, lease: Duration::from_millis(300), wait: WAIT }).await.remove(0);
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        queue.extend(slow.token, Duration::from_millis(2000)).unwrap();
+        queue.extend(slow.token, Duration::from_millis(2000)).await.unwrap();
     }
     assert!(
         queue.pull(PullRequest { limit: 1, lease: LEASE, wait: Duration::from_millis(10) }).await.is_empty()
     );
-    queue.ack(slow.token).unwrap();
+    queue.ack(slow.token).await.unwrap();
     assert_eq!(ended(&bus, id).await, EventStatus::Done);
     bus.shutdown().await.unwrap();
 }
@@ -203,7 +234,7 @@ async fn a_cancelled_pull_leases_nothing() {
         for one in leased {
             assert_eq!(one.event.attempt(), 1, "nothing is charged for who went away");
             fetched.push(one.event.id());
-            queue.ack(one.token).unwrap();
+            queue.ack(one.token).await.unwrap();
         }
     }
     for id in ids {
@@ -220,7 +251,7 @@ async fn leased_events_are_redelivered_after_a_restart() {
     let leased = pull(&queue, 2).await;
     assert!(!leased.is_empty());
     queue.close();
-    assert_eq!(queue.ack(leased[0].token), Err(LeaseLost));
+    assert!(is_lost(queue.ack(leased[0].token).await));
     assert!(pull(&queue, 2).await.is_empty(), "nothing more is given out");
     bus.shutdown().await.unwrap();
     drop((bus, leased));
@@ -231,7 +262,7 @@ async fn leased_events_are_redelivered_after_a_restart() {
         for one in pull(&queue, 5).await {
             assert_eq!(one.event.attempt(), 1, "nothing was charged");
             fetched.insert(one.event.id());
-            queue.ack(one.token).unwrap();
+            queue.ack(one.token).await.unwrap();
         }
     }
     assert_eq!(fetched, ids.into_iter().collect());

@@ -31,7 +31,7 @@ pub type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>>
 /// Result of a request.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Carries requests to a server: over HTTP, or in process. Their paths begin with `/v1/`.
+/// Carries requests to a server: over HTTP, or in process.
 pub trait Transport: fmt::Debug + Send + Sync {
     /// Sends one request and waits until the response begins.
     fn call(&self, request: Request<Bytes>) -> ResponseFuture<'_>;

@@ -1,6 +1,7 @@
 //! Classifies a line of an audit log and verifies its decision record.
 
 use redrive_retry::decision::DecisionRecord;
+use redrive_store::RecordedAttempt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -74,6 +75,35 @@ pub(crate) fn judge(line: &[u8]) -> Verdict {
         Ok(Ok(())) => Verdict::Verified,
         Ok(Err(why)) => Verdict::Discrepancy(printable(&why)),
         Err(error) => Verdict::Unreadable(format!("invalid decision record: {}", explain(&error))),
+    }
+}
+
+/// Verifies the decision record of an attempt, and its agreement with the row that it is in.
+pub(crate) fn judge_attempt(row: &RecordedAttempt) -> Verdict {
+    let attempt = &row.attempt;
+    let Some(record) = &attempt.record else { return Verdict::Other };
+    let verdict = judge(record.0.as_bytes());
+    let parsed: Result<DecisionRecord, _> = serde_json::from_str(&record.0);
+    match (verdict, parsed) {
+        (Verdict::Verified, Ok(record)) => {
+            let situation = record.situation();
+            let (event, number) = (row.event_id.to_string(), attempt.attempt.to_string());
+            let recorded_number = situation.attempt.to_string();
+            let fields = [
+                ("event", &*event, &*situation.event),
+                ("subscription", &*attempt.subscription, &*situation.subscription),
+                ("attempt", &*number, &*recorded_number),
+            ];
+            let differs = fields.iter().find(|(_, row, record)| row != record);
+            differs.map_or(Verdict::Verified, |(name, row, record)| {
+                let why = format!("the row has {name} {row:?}, its record {record:?}: one was changed");
+                Verdict::Discrepancy(printable(&why))
+            })
+        }
+        (Verdict::Verified | Verdict::Other | Verdict::Blank, _) => {
+            Verdict::Unreadable("the record is not a decision record: it was changed".to_owned())
+        }
+        (problem, _) => problem,
     }
 }
 

@@ -1,14 +1,12 @@
 //! `redrive audit verify`: recomputes recorded decisions and compares the results.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
 
 use clap::Args;
 use serde::Serialize;
 
-use super::line::{Verdict, judge};
-use super::lines::{Line, Lines, MAX_LINE_BYTES};
+use super::line::{Verdict, judge, judge_attempt};
+use super::source::{Entry, EntryLocation, Source};
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
@@ -19,21 +17,22 @@ const MAX_SHOWN_PROBLEMS: usize = 20;
 const EXAMPLES: &str = "\
 Examples:
   redrive audit verify audit.jsonl
+  redrive audit verify --db postgres://anna@host/shop
   zcat audit-*.jsonl.gz | redrive audit verify -
   redrive audit verify --json *.jsonl | jq .problems
 
-Reads JSON lines: audit events of the type retry_decision, and bare decision records. Other objects are only counted.
+Reads JSON lines: audit events of the type retry_decision, and bare decision records. Other objects are only counted. Without a \
+file, it reads the database: the audit log that programs keep there, and the recorded attempts of all events. Nothing is changed.
 
 A decision is a pure function of its recorded inputs, so it can be recomputed. The command finds records that were changed \
-after they were written, or that do not match the rules. Exit code 1 if there is a problem, or no record at all.";
+after they were written, or that do not match the rules or the row they are in. Exit code 1 if there is a problem, or no record at all.";
 
 /// Recompute recorded decisions and compare the results
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
-    /// Files of JSON lines; - is standard input
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    source: Source,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -47,7 +46,7 @@ struct Report {
     discrepancies: u64,
     /// Lines and files that cannot be read.
     unreadable: u64,
-    /// Other JSON objects.
+    /// Other JSON objects, and attempts without a decision.
     other: u64,
     /// The first problems.
     problems: Vec<Problem>,
@@ -58,26 +57,22 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Problem {
     file: String,
-    /// Counted from 1; absent if the file itself cannot be read.
+    /// Counted from 1; absent if the file itself cannot be read, and for a database.
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
+    /// Table and key of the row of a database: `attempt 17`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row: Option<String>,
     problem: String,
 }
 
 impl Verify {
     pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let mut report = Report::default();
-        for path in &self.files {
-            if path == Path::new("-") {
-                report.read("stdin", io::stdin().lock());
-            } else {
-                let name = path.display().to_string();
-                match File::open(path) {
-                    Ok(file) => report.read(&name, BufReader::with_capacity(64 * 1024, file)),
-                    Err(error) => report.unreadable(&name, None, format!("cannot be opened: {error}")),
-                }
-            }
-        }
+        self.source.visit(|location, entry| {
+            report.add(location, entry);
+            Ok(())
+        })?;
         let printed = if self.json {
             serde_json::to_writer(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
         } else {
@@ -90,47 +85,44 @@ impl Verify {
 }
 
 impl Report {
-    /// Verifies every line of a file.
-    fn read(&mut self, name: &str, reader: impl BufRead) {
-        let mut lines = Lines::new(reader);
-        for number in 1.. {
-            let verdict = match lines.next() {
-                Ok(None) => return,
-                Ok(Some(Line::Whole(line))) => judge(line),
-                Ok(Some(Line::TooLong)) => Verdict::Unreadable(format!("longer than {MAX_LINE_BYTES} bytes")),
-                // The rest of the file is unreachable.
-                Err(error) => return self.unreadable(name, Some(number), format!("cannot be read: {error}")),
-            };
-            match verdict {
-                Verdict::Verified => self.verified += 1,
-                Verdict::Other => self.other += 1,
-                Verdict::Blank => {}
-                Verdict::Discrepancy(problem) => {
-                    self.discrepancies += 1;
-                    self.problem(name, Some(number), problem);
-                }
-                Verdict::Unreadable(problem) => self.unreadable(name, Some(number), problem),
+    /// Verifies one entry.
+    fn add(&mut self, location: EntryLocation<'_>, entry: Entry<'_>) {
+        let verdict = match entry {
+            Entry::Line(line) => judge(line),
+            Entry::Attempt(attempt) => judge_attempt(attempt),
+            Entry::Unreadable(why) => Verdict::Unreadable(why),
+        };
+        match verdict {
+            Verdict::Verified => self.verified += 1,
+            Verdict::Other => self.other += 1,
+            Verdict::Blank => {}
+            Verdict::Discrepancy(problem) => {
+                self.discrepancies += 1;
+                self.problem(location, problem);
+            }
+            Verdict::Unreadable(problem) => {
+                self.unreadable += 1;
+                self.problem(location, problem);
             }
         }
     }
 
-    fn unreadable(&mut self, file: &str, line: Option<u64>, problem: String) {
-        self.unreadable += 1;
-        self.problem(file, line, problem);
-    }
-
-    fn problem(&mut self, file: &str, line: Option<u64>, problem: String) {
+    fn problem(&mut self, location: EntryLocation<'_>, problem: String) {
         if self.problems.len() == MAX_SHOWN_PROBLEMS {
             self.problems_omitted += 1;
             return;
         }
-        let file = file.to_owned();
-        self.problems.push(Problem { file, line, problem });
+        let row = location.row.map(|(table, key)| format!("{table} {key}"));
+        self.problems.push(Problem { file: location.file.to_owned(), line: location.line, row, problem });
     }
 
     fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
-        for Problem { file, line, problem } in &self.problems {
-            let position = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
+        for Problem { file, line, row, problem } in &self.problems {
+            let position = match (line, row) {
+                (Some(line), _) => format!("{file}:{line}"),
+                (None, Some(row)) => format!("{file}: {row}"),
+                (None, None) => file.clone(),
+            };
             writeln!(out, "{}: {problem}", screen.paint(Style::Strong, position))?;
         }
         if self.problems_omitted > 0 {
@@ -150,7 +142,7 @@ impl Report {
     fn verdict(&self) -> Result<(), Failure> {
         if self.discrepancies > 0 {
             return Err(Failure::Failed(format!(
-                "{} with a discrepancy: keep the file unchanged, and compare it with a copy from where it was \
+                "{} with a discrepancy: keep the file or database unchanged, and compare it with a copy from where it was \
                  written",
                 format::counted(self.discrepancies, "record")
             )));
@@ -165,7 +157,7 @@ impl Report {
         if self.verified == 0 {
             return Err(Failure::Failed(
                 "no decision record found: give the file that the audit sink writes, with events of the type \
-                 retry_decision"
+                 retry_decision, or a database with failed attempts (--db)"
                     .to_owned(),
             ));
         }
@@ -175,15 +167,26 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::visit_lines;
     use super::*;
+    use std::io::{BufRead, BufReader};
+
+    fn read(reader: impl BufRead) -> Report {
+        let mut report = Report::default();
+        let visited = visit_lines("log", reader, |location, entry| {
+            report.add(location, entry);
+            Ok(())
+        });
+        visited.unwrap();
+        report
+    }
 
     #[test]
     fn problems_beyond_the_twentieth_are_counted() {
-        let mut report = Report::default();
-        report.read("log", "x\n".repeat(23).as_bytes());
+        let report = read("x\n".repeat(23).as_bytes());
         assert_eq!((report.unreadable, report.problems.len(), report.problems_omitted), (23, 20, 3));
         let mut text = Vec::new();
-        let screen = Screen { width: 80, colour: false };
+        let screen = Screen { width: 80, cuts: true, colour: false };
         report.print(&mut text, screen).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(
@@ -204,8 +207,7 @@ mod tests {
                 Ok(3)
             }
         }
-        let mut report = Report::default();
-        report.read("log", BufReader::new(Broken(false)));
+        let report = read(BufReader::new(Broken(false)));
         assert_eq!((report.other, report.unreadable), (1, 1));
         assert_eq!(report.problems[0].line, Some(2));
         assert!(report.problems[0].problem.contains("the disk is gone"));

@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, Parser};
 
 use super::file::{self, File};
+use super::hidden_values::hide;
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use redrive_server::api::LimitArgs;
@@ -34,7 +35,7 @@ pub(super) struct Layers {
 /// Parses the command line over all other sources. Wrong arguments and help end the process, as with clap.
 pub(crate) fn parse<C: Parser>() -> Result<C, Failure> {
     let Layers { matches, .. } = layers(&C::command())?;
-    C::from_arg_matches(&matches).map_err(|error| error.exit())
+    C::from_arg_matches(&matches).map_err(|error| hide(error).exit())
 }
 
 pub(super) fn layers(command: &Command) -> Result<Layers, Failure> {
@@ -43,7 +44,7 @@ pub(super) fn layers(command: &Command) -> Result<Layers, Failure> {
     let typed = without_environment(command.clone())
         .try_get_matches_from(&words)
         // Parsed again for help, which lists the variables.
-        .unwrap_or_else(|_| with_environment(command.clone()).get_matches_from(&words));
+        .unwrap_or_else(|_| matches_or_exit(with_environment(command.clone()), &words));
     let leaf = leaf(&typed);
     let is_typed = |name: &str| {
         leaf.try_contains_id(name).is_ok() && leaf.value_source(name) == Some(ValueSource::CommandLine)
@@ -57,7 +58,12 @@ pub(super) fn layers(command: &Command) -> Result<Layers, Failure> {
     if is_typed("db") {
         command = each(command, &|arg| if arg.get_id() == "server" { unset(arg) } else { arg });
     }
-    Ok(Layers { matches: command.get_matches_from(&words), file })
+    Ok(Layers { matches: matches_or_exit(command, &words), file })
+}
+
+fn matches_or_exit(command: Command, words: &[OsString]) -> ArgMatches {
+    let parsed = command.try_get_matches_from(words);
+    parsed.unwrap_or_else(|error| hide(error).exit())
 }
 
 /// Reads the configuration file; reports all errors of the file and the environment.
@@ -165,7 +171,7 @@ pub(super) fn try_value(serve: &Command, arg: &Arg, value: &str) -> Result<(), S
     }
     let flag = format!("--{}={value}", arg.get_long().unwrap_or_default());
     let tried = serve.clone().no_binary_name(true).try_get_matches_from([flag]);
-    tried.map(drop).map_err(|error| first_paragraph(&error))
+    tried.map(drop).map_err(|error| first_paragraph(&hide(error)))
 }
 
 fn first_paragraph(error: &clap::Error) -> String {
@@ -254,6 +260,6 @@ pub(super) fn is_common(arg: &Arg) -> bool {
         Command::new("common"),
     )));
     let id = arg.get_id();
-    matches!(id.as_str(), "log_format" | "shutdown_timeout")
+    matches!(id.as_str(), "log_format" | "log_retries" | "shutdown_timeout")
         || common.get_arguments().any(|arg| arg.get_id() == id)
 }

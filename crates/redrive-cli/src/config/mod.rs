@@ -6,6 +6,7 @@
 
 mod check;
 mod file;
+mod hidden_values;
 mod layers;
 
 use std::io::Write;

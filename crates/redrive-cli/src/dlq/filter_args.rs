@@ -23,15 +23,15 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "WHEN", value_parser = time_format::parse)]
     until: Option<Timestamp>,
     /// Only dead letters with this reason
-    #[arg(long, value_name = "REASON", value_parser = ["permanent", "attempts_exhausted", "deadline_exceeded", "budget_spent", "wait_too_long"])]
+    #[arg(long, value_name = "REASON", value_parser = ["permanent", "attempts_exhausted", "deadline_exceeded", "budget_spent", "wait_too_long", "no_subscription"])]
     reason: Option<String>,
     /// Only dead letters with this text in one of their errors
     #[arg(long, value_name = "TEXT")]
     text: Option<String>,
-    /// Only dead letters of one group, as `redrive dlq groups` shows it
+    /// Only dead letters with this error fingerprint, as `redrive dlq groups` shows it
     #[arg(long, value_name = "FINGERPRINT")]
     fingerprint: Option<String>,
-    /// Only dead letters of one subscription: its name, or the id of an endpoint
+    /// Only dead letters of one subscription, and events that died in its handler: its name, or the id of an endpoint
     #[arg(long, value_name = "NAME", value_parser = |text: &str| SubscriptionName::new(text))]
     subscription: Option<SubscriptionName>,
 }

@@ -32,10 +32,10 @@ impl List {
                 let by = dead.subscription.as_ref().map_or_else(String::new, |name| format!(" by {name}"));
                 let failures = failures(&dead.reason, &dead.errors);
                 let about = format::one_line(&format!("{} {died}{by}, {failures}", dead.event_type));
-                let about = format::cut(&about.replacen(' ', "  ", 1), screen.width.saturating_sub(38));
+                let about = screen.cut(&about.replacen(' ', "  ", 1), screen.width.saturating_sub(38));
                 writeln!(out, "{}  {about}", screen.paint(Style::Strong, dead.id))?;
                 let error = format::one_line(dead.errors.last().unwrap_or(&dead.reason));
-                let error = format::cut(&error, screen.width.saturating_sub(2));
+                let error = screen.cut(&error, screen.width.saturating_sub(2));
                 writeln!(out, "  {}", screen.paint(Style::Bad, error))?;
             }
             Ok(())

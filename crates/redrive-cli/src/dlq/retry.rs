@@ -1,6 +1,6 @@
 //! `redrive dlq retry`: redrives dead letters.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
 
 use clap::Args;
@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::filter_args::FilterArgs;
 use super::rate::Rate;
 use crate::api::{Session, write_json};
+use crate::confirm::is_meant;
 use crate::failure::Failure;
 use crate::format;
 use crate::payload;
@@ -27,7 +28,7 @@ Examples:
   redrive dlq retry --all --type order.created --dry-run
   redrive dlq retry --all --reason attempts_exhausted --rate 50/s
 
-A redriven event is pending again with all its attempts; its history stays on record. A running bus picks it up within a second.";
+With --all it says the number and, with --rate, how long it takes, and asks first; --yes does not ask. A redriven event is pending again with all its attempts; its history stays on record. A running bus picks it up within a second.";
 
 /// Redrive dead letters: make them pending again with all attempts
 #[derive(Debug, Args)]
@@ -42,6 +43,9 @@ pub(crate) struct Retry {
     /// Count the matches and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// With --all: redrive without asking
+    #[arg(long, requires = "all")]
+    yes: bool,
     /// With --all: at most this many per second
     #[arg(long, value_name = "N/s", requires = "all")]
     rate: Option<Rate>,
@@ -68,11 +72,25 @@ impl Retry {
         if !self.all {
             return self.each(api).await;
         }
-        let rate = self.rate.map(|Rate(rate)| rate);
+        let (filter, rate) = (self.filter.filter(), self.rate.map(|Rate(rate)| rate));
+        // The number is read first where it is asked or said.
+        if self.dry_run || !self.yes || rate.is_some() {
+            let found = retry_all(api, &filter, None, true).await?;
+            let how_long = rate.map_or_else(String::new, |rate| takes(found.matched, rate));
+            let letters = format!("{}{how_long}", format::counted(found.matched, "dead letter"));
+            let is_refused = || Ok::<_, Failure>(!self.yes && !is_meant(&format!("redrive {letters}"))?);
+            if self.dry_run || found.matched > 0 && is_refused()? {
+                return Self::print(found, true, api);
+            }
+            if rate.is_some() && found.matched > 0 {
+                // A closed standard error is no failure.
+                let _ = writeln!(std::io::stderr().lock(), "note: redriving {letters}");
+            }
+        }
         let spinner = spinner(api.screen);
-        let report = retry_all(api, &self.filter.filter(), rate, self.dry_run).await?;
+        let report = retry_all(api, &filter, rate, false).await?;
         spinner.finish_and_clear();
-        self.print(report, api)
+        Self::print(report, false, api)
     }
 
     /// Redrives single events. One that cannot be redriven does not stop the others.
@@ -97,7 +115,7 @@ impl Retry {
             }
         }
         if self.dry_run || (!api.json && (failed.is_empty() || report.retried > 0)) {
-            self.print(report, api)?;
+            Self::print(report, self.dry_run, api)?;
         }
         match failed.as_slice() {
             [] => Ok(()),
@@ -108,10 +126,10 @@ impl Retry {
         }
     }
 
-    fn print(&self, report: RetryReport, api: &mut Session<'_>) -> Result<(), Failure> {
+    fn print(report: RetryReport, is_count: bool, api: &mut Session<'_>) -> Result<(), Failure> {
         api.print_response(report, |api, report| {
             let matched = format::counted(report.matched, "dead letter");
-            if self.dry_run {
+            if is_count {
                 return Ok(writeln!(api.out, "{matched} would be redriven; nothing was changed")?);
             }
             if report.matched == 0 {
@@ -152,6 +170,12 @@ pub(super) async fn retry_all(
     }
 }
 
+/// How long a redrive at a rate takes, for people.
+fn takes(number: u64, rate: u32) -> String {
+    let time = format::short_duration(number.saturating_mul(1000) / u64::from(rate));
+    format!(" at {rate}/s, which takes about {time}")
+}
+
 /// Shows progress on a terminal.
 fn spinner(screen: Screen) -> indicatif::ProgressBar {
     if !screen.colour || !std::io::stderr().is_terminal() {
@@ -160,4 +184,15 @@ fn spinner(screen: Screen) -> indicatif::ProgressBar {
     let spinner = indicatif::ProgressBar::new_spinner().with_message("redriving…");
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redrive_at_a_rate_says_how_long_it_takes() {
+        assert_eq!(takes(12_000, 50), " at 50/s, which takes about 4m");
+        assert_eq!(takes(7, 1000), " at 1000/s, which takes about 7ms");
+    }
 }

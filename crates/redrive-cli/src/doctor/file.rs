@@ -5,14 +5,14 @@ use std::path::Path;
 use redrive_store::{SqliteOptions, SqliteStore};
 use rusqlite::{Connection, OpenFlags};
 
-use super::finding::Finding;
+use super::finding::{Finding, Verdict};
 use crate::database::{NAMED_BY, must_exist};
 use crate::format;
 
 /// Maximum errors that `quick_check` lists.
 const MAX_DAMAGE_LINES: u32 = 5;
 
-/// Checks the file; returns a read-only connection if it is a Redrive database.
+/// Checks the file; returns a read-only connection if it is a database of this release: opening another one would migrate it.
 pub(super) fn check(path: &Path, checks: &mut Vec<Finding>) -> Option<Connection> {
     if let Err(failure) = must_exist(path, NAMED_BY) {
         let advice = "name the file that your program opens; `redrive publish` creates a new one";
@@ -33,11 +33,9 @@ pub(super) fn check(path: &Path, checks: &mut Vec<Finding>) -> Option<Connection
     };
     let size = std::fs::metadata(path).map_or(0, |file| file.len());
     checks.push(Finding::ok("file", format!("{}, a SQLite database", format::bytes(size))));
-    if !identity.check(checks) {
-        return None;
-    }
-    integrity(&connection, checks);
-    Some(connection)
+    let is_current = identity.check(checks)?;
+    let is_intact = integrity(&connection, checks);
+    (is_current && is_intact).then_some(connection)
 }
 
 /// Header of a database file.
@@ -66,30 +64,32 @@ impl Identity {
         Ok(Identity::read(&Connection::open(&path)?)?)
     }
 
-    /// Compares the header; returns whether further checks make sense.
-    fn check(&self, checks: &mut Vec<Finding>) -> bool {
+    /// Compares the header; returns whether it is that of this release, or `None` if further checks make no sense.
+    fn check(&self, checks: &mut Vec<Finding>) -> Option<bool> {
         let new = match Identity::of_new_file() {
             Ok(new) => new,
             Err(error) => {
                 let advice = "free space in the temporary folder";
                 checks.push(Finding::fail("version", error.to_string(), advice));
-                return false;
+                return None;
             }
         };
         if self.application != new.application {
             let advice = "choose another file: this one belongs to another program";
             checks.push(Finding::fail("owner", "not a Redrive database", advice));
-            return false;
+            return None;
         }
         let version = format!("schema {}, this release knows {}", self.version, new.version);
         if self.version > new.version {
             checks.push(Finding::fail("version", version, "use the release that wrote it, or a newer one"));
-            return false;
+            return None;
         }
         checks.push(if self.version == new.version {
             Finding::ok("version", version)
         } else {
-            Finding::warn("version", version, "the next command or program that opens it migrates it")
+            let advice =
+                "the next command or program that opens it migrates it; then doctor checks its work too";
+            Finding::warn("version", version, advice)
         });
         checks.push(if self.journal == new.journal {
             let text = "write-ahead log, synchronous=FULL unless a program asks for Durability::Relaxed";
@@ -102,11 +102,12 @@ impl Identity {
                 advice,
             )
         });
-        true
+        Some(self.version == new.version && self.journal == new.journal)
     }
 }
 
-fn integrity(connection: &Connection, checks: &mut Vec<Finding>) {
+/// Checks the content; returns whether it is undamaged.
+fn integrity(connection: &Connection, checks: &mut Vec<Finding>) -> bool {
     let damage = connection
         .prepare(&format!("PRAGMA quick_check({MAX_DAMAGE_LINES})"))
         .and_then(|mut check| check.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>());
@@ -116,4 +117,5 @@ fn integrity(connection: &Connection, checks: &mut Vec<Finding>) {
         Ok(lines) => Finding::fail("content", lines.join("; "), advice),
         Err(error) => Finding::fail("content", error.to_string(), advice),
     });
+    checks.last().is_some_and(|content| content.verdict == Verdict::Ok)
 }

@@ -8,6 +8,8 @@ use serde::Serialize;
 pub(super) enum Verdict {
     Ok,
     Warn,
+    /// Works, but a person has to decide or act.
+    Act,
     /// Does not work, or will not.
     Fail,
 }
@@ -29,6 +31,10 @@ impl Finding {
 
     pub(super) fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Finding { check, verdict: Verdict::Warn, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    pub(super) fn act(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Act, found: found.into(), advice: Some(advice.into()) }
     }
 
     pub(super) fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {

@@ -1,35 +1,49 @@
-//! `redrive doctor`: checks a database and its machine, and prints a remedy for each problem.
+//! `redrive doctor`: checks a database or a server and the work on it, and prints a remedy for each problem.
 
 mod file;
-mod file_work;
+mod file_owner;
 mod finding;
+mod in_flight;
+mod key;
 mod machine;
+mod remote;
 mod server;
 mod work;
 
 use std::io::{self, Write};
 
 use clap::Args;
+use redrive_server::serve::secret_key::SecretKeyArgs;
+use redrive_server::serve::sending::SendingArgs;
 use serde::Serialize;
 
 use self::finding::{Finding, Verdict};
-use crate::api::write_json;
+use self::work::CheckContext;
+use crate::api::{EndpointSecrets, IfMissing, ServerArgs, write_json};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
 
-/// Check the database, its pending work and the disk
+/// Check a database or a server, the work that waits and the disk
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Only reads the database, also while a bus is running; writes a temporary file into its folder to measure the disk. Exit code \
-1 if a check fails.")]
+Examples:
+  redrive doctor
+  redrive doctor --server https://events.example.com --token rdt_…
+
+On a database: only reads it, also while a bus is running; writes a temporary file into its folder to measure the disk. With --server, \
+asks the server; the token needs the scope read.
+
+Exit code 1 if something does not work (FAIL) or needs a person (ACT): dead letters, messages in review, failing endpoints, overdue \
+work, orphaned deliveries.")]
 pub(crate) struct Doctor {
     #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
     database: DatabaseArgs,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    secret_key: SecretKeyArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -41,27 +55,77 @@ struct Report {
 
 impl Doctor {
     pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let db = &self.database.db;
         let mut checks = Vec::new();
-        match (db.path(), db.address()) {
-            (Some(path), _) => {
-                if let Some(connection) = file::check(path, &mut checks) {
-                    file_work::check(path, &db.flag(), &connection, &mut checks);
-                }
-                machine::check(path, &mut checks);
+        let name = match self.server.url() {
+            Some(url) => {
+                self.remote(&mut checks, out, screen);
+                url.to_string()
             }
-            (None, Some(address)) => server::check(address, &db.flag(), &mut checks),
-            (None, None) => {}
-        }
-        let ok = checks.iter().all(|finding| finding.verdict != Verdict::Fail);
-        let report = Report { database: db.to_string(), ok, checks };
-        if self.json {
+            None => {
+                self.local(&mut checks, out, screen);
+                self.database.db.to_string()
+            }
+        };
+        let ok = checks.iter().all(|finding| matches!(finding.verdict, Verdict::Ok | Verdict::Warn));
+        let report = Report { database: name, ok, checks };
+        if self.server.json() {
             write_json(out, &report)?;
         } else {
             report.print(out, screen)?;
         }
         report.verdict()
     }
+
+    /// Checks through the HTTP API of a server.
+    fn remote(&self, checks: &mut Vec<Finding>, out: &mut impl Write, screen: Screen) {
+        let db = &self.database.db;
+        let done = self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
+            if remote::ready(api, checks).await {
+                remote::clock(api, checks).await;
+                work::check(api, CheckContext { is_dispatched: true, is_postgres: false }, checks).await;
+            }
+            Ok(())
+        });
+        checks.extend(done.err().map(unopened));
+    }
+
+    /// Checks a database directly, then the work on it through the HTTP API in process.
+    fn local(&self, checks: &mut Vec<Finding>, out: &mut impl Write, screen: Screen) {
+        let db = &self.database.db;
+        let is_dispatched = match (db.path(), db.address()) {
+            (Some(path), _) => {
+                let connection = file::check(path, checks);
+                connection.map(|connection| file_owner::check(path, &connection, checks))
+            }
+            (None, Some(address)) => server::check(address, checks),
+            (None, None) => None,
+        };
+        if let Some(is_dispatched) = is_dispatched {
+            let sending = SendingArgs::default();
+            // A missing key would be created.
+            let secrets = match self.secret_key.missing(db) {
+                Some(_) => EndpointSecrets::Closed,
+                None => EndpointSecrets::Open(&self.secret_key, &sending),
+            };
+            let done = self.server.run(db, secrets, IfMissing::Fail, out, screen, async |api| {
+                work::check(api, CheckContext { is_dispatched, is_postgres: db.path().is_none() }, checks)
+                    .await;
+                let endpoints = api.stored_endpoints().await?.unwrap_or(0);
+                checks.push(key::check(self.secret_key.file(db).as_deref(), endpoints, db.path().is_some()));
+                Ok(())
+            });
+            checks.extend(done.err().map(unopened));
+        }
+        if let Some(path) = db.path() {
+            machine::check(path, checks);
+        }
+    }
+}
+
+/// The finding of a database or server that cannot be used.
+fn unopened(failure: Failure) -> Finding {
+    let advice = "if the database is locked, repeat the command; the message says what else to do";
+    Finding::fail("work", failure.into_message(), advice)
 }
 
 impl Report {
@@ -72,6 +136,7 @@ impl Report {
             let sign = match verdict {
                 Verdict::Ok => screen.paint(Style::Good, "ok  "),
                 Verdict::Warn => screen.paint(Style::Load, "warn"),
+                Verdict::Act => screen.paint(Style::Bad, "ACT "),
                 Verdict::Fail => screen.paint(Style::Bad, "FAIL"),
             };
             let indented = |text: &str| narrower.wrap(text).replace('\n', &format!("\n{:INDENT$}", ""));
@@ -84,16 +149,25 @@ impl Report {
     }
 
     fn verdict(&self) -> Result<(), Failure> {
-        let failed: Vec<&str> = self
-            .checks
-            .iter()
-            .filter(|finding| finding.verdict == Verdict::Fail)
-            .map(|finding| finding.check)
-            .collect();
-        if failed.is_empty() {
+        let names = |verdict: Verdict| -> Vec<&str> {
+            self.checks
+                .iter()
+                .filter(|finding| finding.verdict == verdict)
+                .map(|finding| finding.check)
+                .collect()
+        };
+        let part = |what: &str, names: Vec<&str>| {
+            (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
+        };
+        let parts = [
+            part("failed checks", names(Verdict::Fail)),
+            part("checks that need a person", names(Verdict::Act)),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
             return Ok(());
         }
-        Err(Failure::Failed(format!("failed checks: {}; see the advice above", failed.join(", "))))
+        Err(Failure::Failed(format!("{}; see the advice above", parts.join("; "))))
     }
 }
 

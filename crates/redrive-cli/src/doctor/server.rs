@@ -1,4 +1,4 @@
-//! Checks a PostgreSQL server: reachability, durability settings, network, clocks, and the work in its schema.
+//! Checks a PostgreSQL server: reachability, durability settings, network, clocks, and the processes on it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use redrive::store::postgres::{Diagnostics, ProcessRow};
 use redrive::store::{PostgresOptions, PostgresStore, StoreError};
 
 use super::finding::Finding;
-use super::work::{OVERDUE, Work};
+use super::in_flight::InFlight;
 use crate::database::block_on;
 use crate::{format, time_format};
 
@@ -16,7 +16,8 @@ const SLOW: Duration = Duration::from_millis(20);
 /// Clock difference at which times in logs and in the database are hard to compare.
 const APART_MS: i64 = 1000;
 
-pub(super) fn check(address: &str, flag: &str, checks: &mut Vec<Finding>) {
+/// Checks the server; `None` if it cannot be used, else whether a process dispatches.
+pub(super) fn check(address: &str, checks: &mut Vec<Finding>) -> Option<bool> {
     let options =
         PostgresOptions { create: false, write_connections: 1, pool: 1, ..PostgresOptions::default() };
     let looked = block_on(async {
@@ -25,13 +26,20 @@ pub(super) fn check(address: &str, flag: &str, checks: &mut Vec<Finding>) {
             Ok(store) => store,
             Err(error) => return Ok(Err(error)),
         };
-        Ok(store.diagnostics(OVERDUE).await)
+        Ok(store.diagnostics().await)
     });
     match looked {
-        Ok(Ok(diagnostics)) => checks.extend(findings(diagnostics, flag)),
+        Ok(Ok(diagnostics)) => {
+            let in_flight = in_flight(&diagnostics);
+            let is_dispatched = !in_flight.dispatchers.is_empty();
+            checks.extend(findings(&diagnostics));
+            checks.extend(in_flight.findings());
+            return Some(is_dispatched);
+        }
         Ok(Err(error)) => checks.push(refused(&error)),
-        Err(failure) => checks.push(Finding::fail("server", format!("{failure:?}"), "try again")),
+        Err(failure) => checks.push(Finding::fail("server", failure.into_message(), "try again")),
     }
+    None
 }
 
 /// Splits the text of an error into the problem and the remedy.
@@ -43,18 +51,16 @@ fn refused(error: &StoreError) -> Finding {
     }
 }
 
-fn findings(diagnostics: Diagnostics, flag: &str) -> Vec<Finding> {
-    let mut findings = vec![
+fn findings(diagnostics: &Diagnostics) -> [Finding; 4] {
+    [
         Finding::ok(
             "server",
             format!("PostgreSQL {}, {}", diagnostics.version, format::bytes(diagnostics.bytes)),
         ),
         Finding::ok("settings", "fsync, full_page_writes and synchronous_commit are on"),
-        network(&diagnostics),
-        clocks(&diagnostics),
-    ];
-    findings.extend(work(diagnostics).findings(flag));
-    findings
+        network(diagnostics),
+        clocks(diagnostics),
+    ]
 }
 
 fn network(diagnostics: &Diagnostics) -> Finding {
@@ -85,20 +91,16 @@ fn clocks(diagnostics: &Diagnostics) -> Finding {
     )
 }
 
-fn work(diagnostics: Diagnostics) -> Work {
+fn in_flight(diagnostics: &Diagnostics) -> InFlight {
     let alive = diagnostics.processes.iter().filter(|process| process.is_alive);
     let name = |process: &ProcessRow| {
         let since = time_format::age(process.started_at);
         format!("{} (process {}, for {since})", format::one_line(&process.instance), process.pid)
     };
-    Work {
+    InFlight {
         check: "dispatchers",
-        if_slow: "the programs do not keep up: start one more, look for slow handlers, or raise in_flight",
         dispatchers: alive.map(name).collect(),
         running: diagnostics.running,
         abandoned: diagnostics.abandoned,
-        overdue: diagnostics.overdue,
-        orphans: diagnostics.orphans,
-        dead: diagnostics.dead,
     }
 }

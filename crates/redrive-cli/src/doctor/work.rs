@@ -1,94 +1,218 @@
-//! Checks the work in a database: its dispatchers, abandoned, overdue and orphaned deliveries, and dead letters.
+//! Checks the work in a database through the HTTP API: overdue, parked and backlogged deliveries, orphaned subscriptions, failing
+//! endpoints, dead letters, the review queue and the write-ahead log.
 
-use std::time::Duration;
+use redrive_api::client;
+use redrive_api::diagnostics::{Diagnostics, WaitingDeliveries};
+use redrive_api::endpoints::{CircuitState, DisabledReason, Endpoint};
+use redrive_api::review::ReviewSummary;
+use redrive_api::stats::Stats;
+use redrive_api::time::Time;
 
 use super::finding::Finding;
-use crate::format;
+use crate::api::{PageArgs, Session, relative};
+use crate::failure::Failure;
+use crate::{format, time_format};
 
-/// Time after its due time at which work counts as overdue.
-pub(super) const OVERDUE: Duration = Duration::from_secs(60);
+/// Time in the backlog after which a limit or a receiver needs a person.
+const MAX_BACKLOG_AGE_S: u64 = 3600;
 
-/// Work in a database, and the processes that dispatch it.
-#[derive(Debug)]
-pub(super) struct Work {
-    /// Name of the check of the dispatchers: a file has one, a server many.
-    pub(super) check: &'static str,
-    /// Processes that dispatch at the moment.
-    pub(super) dispatchers: Vec<String>,
-    /// Events and deliveries in flight.
-    pub(super) running: u64,
-    /// Events and deliveries in flight whose process has ended.
-    pub(super) abandoned: u64,
-    /// Events and deliveries that have been due for longer than [`OVERDUE`].
-    pub(super) overdue: u64,
-    /// Advice for dispatchers that do not keep up.
-    pub(super) if_slow: &'static str,
-    /// Subscriptions that are not on record, with the number of their open deliveries.
-    pub(super) orphans: Vec<(String, u64)>,
-    /// Events in the dead-letter queue.
-    pub(super) dead: u64,
+/// Size at which the write-ahead log has missed its checkpoints.
+const MAX_WAL_BYTES: u64 = 256 << 20;
+
+/// Entries of the review queue that are counted.
+const MAX_REVIEW: u32 = 10_000;
+
+/// Names that one finding lists.
+const MAX_NAMES: usize = 5;
+
+/// Facts about the database that the checks of its work need.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct CheckContext {
+    /// Whether a process dispatches.
+    pub(super) is_dispatched: bool,
+    /// Whether it is a PostgreSQL server, whose write-ahead log is its own.
+    pub(super) is_postgres: bool,
 }
 
-impl Work {
-    /// `flag` names the database in a command that the user may copy.
-    pub(super) fn findings(&self, flag: &str) -> [Finding; 5] {
-        [self.dispatchers(), self.in_flight(), self.waiting(), self.deliveries(), self.dead(flag)]
+/// Checks the work.
+pub(super) async fn check(api: &Session<'_>, context: CheckContext, checks: &mut Vec<Finding>) {
+    let flag = &api.flag;
+    if let Some(found) = read("waiting", api.diagnostics().await, checks) {
+        checks.extend([
+            overdue(&found, context.is_dispatched),
+            waiting(&found.waiting),
+            orphans(&found.waiting),
+        ]);
     }
-
-    fn dispatchers(&self) -> Finding {
-        match self.dispatchers.as_slice() {
-            [] => Finding::ok(self.check, "no process dispatches at the moment"),
-            names => Finding::ok(self.check, names.join(", ")),
+    if let Some(stats) = read("dead letters", api.stats().await, checks) {
+        checks.push(dead(&stats, flag));
+        if !context.is_postgres {
+            checks.push(log(&stats));
         }
     }
+    let all = PageArgs::ALL.collect(async |page| api.endpoints().list(page).await).await;
+    if let Some(all) = read("endpoints", all, checks) {
+        checks.push(endpoints(&all.data, flag));
+    }
+    let listed = PageArgs::first(MAX_REVIEW).collect(async |page| api.review().list(page).await).await;
+    if let Some(listed) = read("review", listed, checks) {
+        checks.push(review(&listed.data, listed.next.is_some(), flag));
+    }
+}
 
-    fn in_flight(&self) -> Finding {
-        let events = |number| format::counted(number, "event");
-        match (self.abandoned, self.dispatchers.is_empty()) {
-            (0, true) => Finding::ok("running", "no work was interrupted"),
-            (0, false) => Finding::ok("running", format!("{} being handled", events(self.running))),
-            (abandoned, no_dispatcher) => {
-                let advice = if no_dispatcher {
-                    "start the program that handles them: it recovers them and charges an attempt"
-                } else {
-                    "a live process takes them over within a third of its lease"
-                };
-                let found = format!("{} claimed by a process that has ended", events(abandoned));
-                Finding::warn("running", found, advice)
+/// The response; a failure becomes a finding. `None` also for a resource that the service does not have: a scheduler serves no
+/// endpoints.
+fn read<T>(check: &'static str, answer: client::Result<T>, checks: &mut Vec<Finding>) -> Option<T> {
+    match answer {
+        Ok(found) => return Some(found),
+        Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => {}
+        Err(error) => {
+            let said = Failure::from(error).into_message();
+            checks.push(Finding::fail(check, said, "repeat the command; the log of the server says more"));
+        }
+    }
+    None
+}
+
+fn overdue(found: &Diagnostics, is_dispatched: bool) -> Finding {
+    if found.overdue == 0 {
+        return Finding::ok("waiting", "nothing is overdue");
+    }
+    let overdue = format!("{} due for more than a minute", format::counted(found.overdue, "event"));
+    let advice = if is_dispatched {
+        "the program does not keep up: look for slow handlers, raise in_flight, or on PostgreSQL start one more process"
+    } else {
+        "start the program that handles them"
+    };
+    Finding::act("waiting", overdue, advice)
+}
+
+fn waiting(found: &[WaitingDeliveries]) -> Finding {
+    let delayed = |of_one: &&WaitingDeliveries| of_one.parked + of_one.backlogged > 0;
+    let delayed: Vec<&WaitingDeliveries> = found.iter().filter(delayed).collect();
+    if delayed.is_empty() {
+        return Finding::ok("parked", "no delivery is parked or in a backlog");
+    }
+    let about = |of_one: &&WaitingDeliveries| {
+        let part = |number: u64, what: &str, oldest: Option<Time>| {
+            let age = oldest.map_or_else(String::new, |at| {
+                format!(" (the oldest published {} ago)", time_format::age(at.0))
+            });
+            (number > 0).then(|| format!("{} {what}{age}", format::count(number)))
+        };
+        let parts = [
+            part(of_one.parked, "parked", of_one.oldest_parked_at),
+            part(of_one.backlogged, "in the backlog", of_one.oldest_backlogged_at),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        format!("{}: {}", of_one.subscription, parts.join(", "))
+    };
+    let text = listed(delayed.iter().map(about), "; ");
+    let is_old = |at: Time| time_format::now().since(at.0).as_secs() > MAX_BACKLOG_AGE_S;
+    if delayed.iter().filter_map(|of_one| of_one.oldest_backlogged_at).any(is_old) {
+        let advice = "the receiver is slower than its events come: raise its concurrency or rate limit, or ask its owner";
+        return Finding::act("parked", text, advice);
+    }
+    Finding::warn("parked", text, "they go on by themselves when the circuit closes or a limit frees")
+}
+
+fn orphans(found: &[WaitingDeliveries]) -> Finding {
+    let orphans: Vec<String> = found
+        .iter()
+        .filter(|of_one| !of_one.on_record)
+        .map(|of_one| {
+            let open = of_one.due + of_one.parked + of_one.retrying + of_one.backlogged;
+            format!("{} for {:?}", format::count(open), of_one.subscription)
+        })
+        .collect();
+    if orphans.is_empty() {
+        return Finding::ok("deliveries", "every open delivery has its subscription");
+    }
+    Finding::act(
+        "deliveries",
+        format!("{}, which is not a subscription on record", listed(orphans.into_iter(), ", ")),
+        "start the program that subscribes under that name: they wait for it",
+    )
+}
+
+fn dead(stats: &Stats, flag: &str) -> Finding {
+    match stats.dlq {
+        0 => Finding::ok("dead letters", "none"),
+        dead => Finding::act(
+            "dead letters",
+            format::counted(dead, "event"),
+            format!("group them by error, then redrive or purge them: redrive dlq groups{flag}"),
+        ),
+    }
+}
+
+fn log(stats: &Stats) -> Finding {
+    let found = format::bytes(stats.wal_bytes);
+    if stats.wal_bytes < MAX_WAL_BYTES {
+        return Finding::ok("log", found);
+    }
+    Finding::act("log", found, "a long-running reader blocks its checkpoints: find it and end it")
+}
+
+fn endpoints(all: &[Endpoint], flag: &str) -> Finding {
+    let failing: Vec<(String, bool)> = all.iter().filter_map(problem).collect();
+    if failing.is_empty() {
+        return Finding::ok(
+            "endpoints",
+            format!("{}, none is failing", format::counted(all.len() as u64, "endpoint")),
+        );
+    }
+    let text = listed(failing.iter().map(|(text, _)| text.clone()), "; ");
+    if failing.iter().any(|(_, needs_person)| *needs_person) {
+        let advice = format!(
+            "look at the responses: redrive endpoints attempts ID{flag}; when the receiver works again: redrive replay endpoint ID{flag}"
+        );
+        return Finding::act("endpoints", text, advice);
+    }
+    Finding::warn("endpoints", text, "deliveries go on by themselves when the receiver works again")
+}
+
+/// Describes the problem of an endpoint, and says whether a person has to act. An endpoint that a person disabled is as it should be.
+fn problem(endpoint: &Endpoint) -> Option<(String, bool)> {
+    let (what, needs_person) = match (&endpoint.disabled, &endpoint.state) {
+        (Some(disabled), _) if disabled.reason == DisabledReason::ByHand => return None,
+        (Some(disabled), _) => {
+            (format!("disabled {} ({})", relative(disabled.since), disabled.reason.as_str()), true)
+        }
+        (None, state) => match (state.failing_since, state.circuit.as_ref()) {
+            (Some(since), _) => (format!("failing for {}", time_format::age(since.0)), true),
+            (None, Some(circuit)) if *circuit != CircuitState::Closed => {
+                (format!("circuit {}", circuit.as_str().replace('_', " ")), false)
             }
-        }
-    }
+            _ => return None,
+        },
+    };
+    let description = match endpoint.description.as_str() {
+        "" => String::new(),
+        description => format!(" ({description})"),
+    };
+    Some((format!("{}{description} {what}", endpoint.id), needs_person))
+}
 
-    fn waiting(&self) -> Finding {
-        if self.overdue == 0 {
-            return Finding::ok("waiting", "nothing is overdue");
-        }
-        let found = format!("{} due for more than a minute", format::counted(self.overdue, "event"));
-        let start = "start the program that handles them";
-        Finding::warn("waiting", found, if self.dispatchers.is_empty() { start } else { self.if_slow })
-    }
+fn review(tasks: &[ReviewSummary], has_more: bool, flag: &str) -> Finding {
+    let Some(oldest) = tasks.iter().map(|task| task.reviewed_at.0).min() else {
+        return Finding::ok("review", "The review queue is empty");
+    };
+    let at_least = if has_more { "at least " } else { "" };
+    let number = format::counted(tasks.len() as u64, "message");
+    Finding::act(
+        "review",
+        format!("{at_least}{number} in review, the oldest for {}", time_format::age(oldest)),
+        format!("republish or discard them: redrive scheduler review list{flag}"),
+    )
+}
 
-    fn deliveries(&self) -> Finding {
-        if self.orphans.is_empty() {
-            return Finding::ok("deliveries", "every open delivery has its subscription");
-        }
-        let count = |(name, number): &(String, u64)| format!("{} for {name:?}", format::count(*number));
-        let list: Vec<String> = self.orphans.iter().map(count).collect();
-        Finding::warn(
-            "deliveries",
-            format!("{}, which is not a subscription on record", list.join(", ")),
-            "they wait until a program subscribes under that name again",
-        )
+/// Joins the first texts and says how many there are beyond them.
+fn listed(texts: impl ExactSizeIterator<Item = String>, separator: &str) -> String {
+    let more = texts.len().saturating_sub(MAX_NAMES);
+    let mut listed: Vec<String> = texts.take(MAX_NAMES).collect();
+    if more > 0 {
+        listed.push(format!("and {} more", format::count(more as u64)));
     }
-
-    fn dead(&self, flag: &str) -> Finding {
-        match self.dead {
-            0 => Finding::ok("dead letters", "none"),
-            dead => Finding::warn(
-                "dead letters",
-                format::counted(dead, "event"),
-                format!("group them by error: redrive dlq groups{flag}"),
-            ),
-        }
-    }
+    listed.join(separator)
 }

@@ -16,9 +16,13 @@ use crate::screen::Style;
 Examples:
   redrive endpoints add https://example.com/hooks --pattern 'order.*'
   redrive endpoints add http://127.0.0.1:9000/ --pattern '*' --allow-range 127.0.0.0/8
-  redrive endpoints add https://example.com/hooks --pattern '*' --max-attempts 12 --max-delay 6h --json | jq -r .secret
+  redrive endpoints add https://example.com/hooks --pattern '*' --retry-preset standard --json | jq -r .secret
 
-It gets events that are published from now on. `*` in a pattern matches one or more characters, dots included.")]
+It gets events that are published from now on. `*` in a pattern matches one or more characters, dots included.
+
+By default an event that fails is dead after 5 attempts in 15 seconds. --retry-preset standard retries for three days, patient for \
+almost five; --max-attempts, --base-delay, --max-delay, --multiplier and --jitter change single settings. The server's own policy is \
+set with the same flags of `redrive serve`.")]
 pub(super) struct Add {
     /// URL that receives the webhooks: https, or http where allowed
     #[arg(value_name = "URL")]
@@ -62,6 +66,14 @@ impl Add {
             writeln!(api.out, "  {} gets events from now on.", format::one_line(&created.endpoint.url))?;
             writeln!(api.out, "  Its receiver verifies signatures with this {kind}:")?;
             writeln!(api.out, "{secret}")?;
+            if created.endpoint.retry.is_none() {
+                writeln!(
+                    api.out,
+                    "  Unless the server has another policy, an event is dead after 5 attempts in 15 seconds."
+                )?;
+                let longer = format!("redrive endpoints update {id} --retry-preset standard{}", api.flag);
+                writeln!(api.out, "  Retry for three days instead: {longer}")?;
+            }
             let hint = format!("Test it: redrive endpoints test {id}{}", api.flag);
             Ok(writeln!(api.out, "{}", api.screen.paint(Style::Quiet, hint))?)
         })

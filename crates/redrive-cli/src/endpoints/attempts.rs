@@ -7,6 +7,7 @@ use redrive_webhook::EndpointId;
 use crate::api::{PageArgs, Session, relative};
 use crate::failure::Failure;
 use crate::format;
+use crate::screen::Style;
 use crate::table::Table;
 
 /// List the attempts to deliver messages to an endpoint, newest first
@@ -17,6 +18,9 @@ pub(super) struct Attempts {
     /// The endpoint
     #[arg(value_name = "ID")]
     id: EndpointId,
+    /// Only failed attempts
+    #[arg(long)]
+    failed: bool,
     #[command(flatten)]
     page: PageArgs,
 }
@@ -24,8 +28,19 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let id = self.id.as_str();
-        let page = self.page.collect(async |page| api.endpoints().attempts(id, page).await).await?;
-        api.page(page, &format!("endpoints attempts {id}"), "No attempts yet.", |api, attempts| {
+        let page = self
+            .page
+            .collect(async |query| {
+                let mut page = api.endpoints().attempts(id, query).await?;
+                page.data.retain(|attempt| !(self.failed && attempt.succeeded));
+                Ok(page)
+            })
+            .await?;
+        let (command, none) = match self.failed {
+            true => (format!("endpoints attempts {id} --failed"), "No failed attempts."),
+            false => (format!("endpoints attempts {id}"), "No attempts yet."),
+        };
+        api.page(page, &command, none, |api, attempts| {
             let row = |attempt: &EndpointAttempt| {
                 let why = attempt.error.as_ref().map_or_else(String::new, |why| format!(": {why}"));
                 [
@@ -38,7 +53,9 @@ impl Attempts {
                 ]
             };
             let heading = ["event", "n", "when", "took", "response", "type"];
-            Table::new(heading, attempts.iter().map(row)).print(api.out, api.screen)
+            let style = |one: &EndpointAttempt| if one.succeeded { Style::Good } else { Style::Bad };
+            let table = Table::new(heading, attempts.iter().map(row)).whole(&[0]);
+            table.styles(4, attempts.iter().map(style)).print(api.out, api.screen)
         })
     }
 }

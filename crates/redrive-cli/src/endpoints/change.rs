@@ -16,6 +16,7 @@ use crate::failure::Failure;
 #[command(after_help = "\
 Examples:
   redrive endpoints update ep_0190b3c47d2e7a118f006d5e4c3b2a19 --url https://example.com/new
+  redrive endpoints update ep_0190b3c47d2e7a118f006d5e4c3b2a19 --retry-preset standard
   redrive endpoints update ep_0190b3c47d2e7a118f006d5e4c3b2a19 --no-retry --per-second 20
 
 --pattern and --header replace all patterns and all headers.")]
@@ -36,7 +37,7 @@ pub(super) struct Update {
     #[arg(long, conflicts_with = "per_second")]
     no_per_second: bool,
     /// Remove the endpoint's own retry policy and use the server's
-    #[arg(long, conflicts_with_all = ["max_attempts", "base_delay", "max_delay", "multiplier", "jitter"])]
+    #[arg(long, conflicts_with_all = ["retry_preset", "max_attempts", "base_delay", "max_delay", "multiplier", "jitter"])]
     no_retry: bool,
     /// Change the endpoint only if it still has this version, as `show` prints it
     #[arg(long, value_name = "N")]

@@ -7,6 +7,7 @@ use clap::Args;
 use redrive_api::retry::Retry;
 use redrive_retry::Jitter;
 use redrive_retry::duration::parse_duration;
+use redrive_retry::policy::Preset;
 
 use crate::time_format::millis;
 
@@ -36,6 +37,9 @@ pub(super) struct SettingsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Retries (overrides of the policy of the server)")]
 struct RetryArgs {
+    /// Preset: standard (the schedule of Standard Webhooks, 10 attempts in three days) or patient (23 attempts in almost five days)
+    #[arg(long, value_name = "NAME")]
+    retry_preset: Option<Preset>,
     /// Attempts in total, including the first
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
@@ -73,6 +77,7 @@ impl SettingsArgs {
 
     pub(super) fn retry(&self) -> Option<Retry> {
         let retry = Retry {
+            preset: self.retry.retry_preset.map(|preset| preset.name().to_owned().into()),
             max_attempts: self.retry.max_attempts,
             base_delay_ms: self.retry.base_delay.map(millis),
             max_delay_ms: self.retry.max_delay.map(millis),

@@ -18,20 +18,26 @@ pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Fa
         let row = |endpoint: &Endpoint| {
             [
                 format::one_line(&endpoint.id),
+                format::one_line(&endpoint.description),
                 status(endpoint),
                 format::one_line(&endpoint.url),
-                format::cut(&format::one_line(&endpoint.patterns.join(" ")), 24),
-                format::one_line(&endpoint.description),
+                format::one_line(&endpoint.patterns.join(" ")),
             ]
         };
-        let heading = ["id", "status", "url", "patterns", "description"];
-        Table::new(heading, endpoints.iter().map(row)).print(api.out, api.screen)
+        let heading = ["id", "description", "status", "url", "patterns"];
+        let table = Table::new(heading, endpoints.iter().map(row)).whole(&[0]);
+        table.styles(2, endpoints.iter().map(|one| style(&status(one)))).print(api.out, api.screen)
     })
 }
 
 pub(super) async fn show(id: &EndpointId, api: &mut Session<'_>) -> Result<(), Failure> {
     let endpoint = api.endpoints().get(id.as_str()).await?;
     api.print_response(endpoint, print)
+}
+
+/// The style of a status.
+fn style(status: &str) -> Style {
+    if status == "enabled" { Style::Good } else { Style::Bad }
 }
 
 /// Sums up the status in a word or two.
@@ -45,6 +51,7 @@ fn status(endpoint: &Endpoint) -> String {
         (None, EndpointState { throttled_until: Some(until), .. }) => {
             format!("throttled, {}", relative(*until))
         }
+        (None, EndpointState { reduced_rate: Some(rate), .. }) => format!("reduced to {rate:.1}/s"),
         (None, EndpointState { circuit: Some(circuit), .. }) if *circuit != CircuitState::Closed => {
             format!("circuit {}", name(circuit))
         }
@@ -54,10 +61,13 @@ fn status(endpoint: &Endpoint) -> String {
 
 pub(super) fn print(api: &mut Session<'_>, endpoint: Endpoint) -> Result<(), Failure> {
     let status = status(&endpoint);
-    let status = api.screen.paint(if status == "enabled" { Style::Good } else { Style::Bad }, status);
+    let status = api.screen.paint(style(&status), &status);
     let some = |text: String| Some(format::one_line(&text)).filter(|text| !text.is_empty());
     let rate =
         endpoint.per_second.map_or_else(|| "no rate limit".to_owned(), |rate| format!("{rate} a second"));
+    let reduced = endpoint.state.reduced_rate.map(|rate| {
+        format!("to {rate:.1} a second, because it answers that it is overloaded; rises with every success")
+    });
     let circuit = endpoint.state.circuit.as_ref().map(|circuit| {
         let until = endpoint.state.circuit_until.map(|at| format!(" until {}", when(at)));
         name(circuit) + &until.unwrap_or_default()
@@ -74,7 +84,8 @@ pub(super) fn print(api: &mut Session<'_>, endpoint: Endpoint) -> Result<(), Fai
             ("headers", some(endpoint.header_names.join(", "))),
             ("timeout", Some(format::duration(endpoint.timeout_ms))),
             ("rate", Some(format!("{rate}, {} at once", endpoint.concurrency))),
-            ("retries", Some(endpoint.retry.map_or_else(|| "as the server has it".to_owned(), retry))),
+            ("reduced", reduced),
+            ("retries", Some(endpoint.retry.map_or_else(|| "server default".to_owned(), retry))),
             ("circuit", circuit),
             ("created", Some(when(endpoint.created_at))),
             ("changed", Some(format!("{changed}, version {}", endpoint.version))),
@@ -98,6 +109,7 @@ fn reason(reason: &DisabledReason) -> String {
 
 fn retry(retry: Retry) -> String {
     let parts = [
+        retry.preset.map(|preset| format!("preset {}", format::one_line(preset.as_str()))),
         retry.max_attempts.map(|n| format::counted(n.into(), "attempt")),
         retry.base_delay_ms.map(|wait| format!("first wait {}", format::duration(wait))),
         retry.max_delay_ms.map(|wait| format!("longest {}", format::duration(wait))),

@@ -30,7 +30,7 @@ fn print(api: &mut Session<'_>, record: &AttemptRecord) -> Result<(), Failure> {
         None => writeln!(out, "{url} did not answer ({took})")?,
     }
     if let Some(body) = &record.body {
-        writeln!(out, "{}", format::cut(&format::one_line(body), screen.width))?;
+        writeln!(out, "{}", screen.cut(&format::one_line(body), screen.width))?;
     }
     Ok(())
 }

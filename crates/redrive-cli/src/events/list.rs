@@ -5,6 +5,7 @@ use redrive::EventType;
 use redrive::events::EventStatus;
 use redrive_api::events::{EventFilter, EventSummary};
 
+use super::show::style;
 use crate::api::{PageArgs, Session};
 use crate::failure::Failure;
 use crate::table::Table;
@@ -35,8 +36,6 @@ impl List {
         };
         let page = self.page.collect(async |page| api.events().list(&filter, page).await).await?;
         api.page(page, "events list", "No events.", |api, events| {
-            // An id is long, and only the whole id is of use.
-            let width = api.screen.width.saturating_sub(64).clamp(8, 32);
             let failed = |event: &EventSummary| {
                 let error = format::one_line(event.errors.last()?);
                 Some(format!("{}× {error}", event.retry_count))
@@ -44,13 +43,14 @@ impl List {
             let row = |event: &EventSummary| {
                 [
                     event.id.to_string(),
-                    format::cut(&format::one_line(&event.event_type), width),
+                    format::one_line(&event.event_type),
                     format::one_line(event.status.as_str()),
                     time_format::age(event.created_at.0),
                     failed(event).unwrap_or_default(),
                 ]
             };
             let table = Table::new(["event", "type", "status", "age", "failed"], events.iter().map(row));
+            let table = table.whole(&[0]).styles(2, events.iter().map(|event| style(&event.status)));
             table.print(api.out, api.screen)
         })
     }

@@ -22,17 +22,22 @@ pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failu
     })
 }
 
+/// The style of a status.
+pub(super) fn style(status: &EventStatus) -> Style {
+    match status {
+        EventStatus::Done => Style::Good,
+        EventStatus::Dlq => Style::Bad,
+        _ => Style::Load,
+    }
+}
+
 /// Whether a delivery or an event with this status waits for its due time.
 fn waits(status: &EventStatus) -> bool {
     matches!(status, EventStatus::Pending | EventStatus::Processing)
 }
 
 fn print(event: &Event, api: &mut Session<'_>) -> io::Result<()> {
-    let style = match event.status {
-        EventStatus::Done => Style::Good,
-        EventStatus::Dlq => Style::Bad,
-        _ => Style::Load,
-    };
+    let style = style(&event.status);
     let status = api.screen.paint(style, format::one_line(event.status.as_str()));
     let title = format!("{} {}", format::one_line(&event.event_type), event.id);
     api.details(
@@ -56,7 +61,7 @@ fn print(event: &Event, api: &mut Session<'_>) -> io::Result<()> {
         let retries = format::counted(delivery.retry_count.into(), "failure");
         let line = format!("{}  {}, {retries}{due}{error}", delivery.subscription, delivery.status);
         let line = format::one_line(&line).replacen(' ', "  ", 1);
-        writeln!(api.out, "  {}", format::cut(&line, api.screen.width - 2))?;
+        writeln!(api.out, "  {}", api.screen.cut(&line, api.screen.width - 2))?;
     }
     attempts(&event.attempts, api)
 }

@@ -3,10 +3,12 @@
 mod progress;
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::Args;
 use redrive::store::postgres::{TablePlan, TableProof, Transfer};
 use redrive::store::{PostgresOptions, StoreError};
+use redrive_server::serve::secret_key::SecretKeyArgs;
 use serde::Serialize;
 
 use self::progress::Progress;
@@ -41,6 +43,8 @@ pub(crate) struct Migrate {
     // The variable may hold a password: its value is hidden.
     #[arg(long, value_name = "URL", env = "REDRIVE_DB", hide_env_values = true)]
     to: Database,
+    #[command(flatten)]
+    secret_key: SecretKeyArgs,
     /// Print the counts and copy nothing
     #[arg(long)]
     dry_run: bool,
@@ -55,6 +59,8 @@ struct Report<'a> {
     to: String,
     dry_run: bool,
     tables: &'a [Line],
+    /// Key file that opens the copied endpoint secrets, if there is one.
+    key: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,7 +101,7 @@ impl Migrate {
         })?;
         if self.json {
             let (from, to) = (self.from.to_string(), self.to.to_string());
-            let report = Report { from, to, dry_run: self.dry_run, tables: &lines };
+            let report = Report { from, to, dry_run: self.dry_run, tables: &lines, key: self.key() };
             return write_json(out, &report);
         }
         self.print(&lines, out, screen)
@@ -104,8 +110,9 @@ impl Migrate {
     fn print(&self, lines: &[Line], out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let last = if self.dry_run { "" } else { "checksum, equal on both sides" };
         let row = |line: &Line| {
-            // Shortened; --json has all of it.
-            let checksum = line.checksum.as_deref().map_or("", |checksum| &checksum[..16]);
+            // The beginning is enough for a person; a pipe gets all of it.
+            let checksum = line.checksum.as_deref().unwrap_or_default();
+            let checksum = if screen.cuts { checksum.get(..16).unwrap_or(checksum) } else { checksum };
             [line.table.to_owned(), format::count(line.rows), format::count(line.there), checksum.to_owned()]
         };
         let table = Table::new(["table", "rows", "there before", last], lines.iter().map(row));
@@ -121,7 +128,21 @@ impl Migrate {
             "{from} was not changed. Keep it until you are sure. Do not dispatch from it again, or its events are handled \
              twice."
         );
-        Ok(writeln!(out, "{}", screen.wrap(&advice))?)
+        writeln!(out, "{}", screen.wrap(&advice))?;
+        if let Some(key) = self.key() {
+            let advice = format!(
+                "Endpoint secrets stay sealed with the key {}, which is not in the database: give it to every server, with \
+                 --secret-key-file or REDRIVE_SECRET_KEY_FILE.",
+                key.display()
+            );
+            writeln!(out, "{}", screen.wrap(&advice))?;
+        }
+        Ok(())
+    }
+
+    /// The key file of the copied database.
+    fn key(&self) -> Option<PathBuf> {
+        self.secret_key.file(&self.from).filter(|path| path.exists())
     }
 }
 

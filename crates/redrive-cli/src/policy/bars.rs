@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use redrive_retry::{Jitter, RetryPolicy};
 
-    const SCREEN: Screen = Screen { width: 40, colour: false };
+    const SCREEN: Screen = Screen { width: 40, cuts: true, colour: false };
 
     fn plot(policy: &RetryPolicy) -> Vec<String> {
         let schedule = Schedule { policy, identity: None };

@@ -22,6 +22,9 @@ pub(crate) fn waits(policy: &RetryPolicy) -> String {
         return format!("waiting {first} between them");
     }
     let cap = format::duration(millis(policy.max_delay()));
+    if !policy.backoff().is_exponential() {
+        return format!("waiting {first}, {}, then longer each time up to {cap}", wait(3));
+    }
     format!("waiting {first}, then {}× as long each time up to {cap}", policy.multiplier())
 }
 
@@ -54,6 +57,10 @@ mod tests {
             (
                 RetryPolicy::scheduler(),
                 "4 attempts, waiting 2s, then 2× as long each time up to 1m, plus 0..1s of jitter",
+            ),
+            (
+                RetryPolicy::standard(),
+                "10 attempts, waiting 5s, 5m, then longer each time up to 24h, ±10% jitter",
             ),
             (changed(1, 2.0), "1 attempt, no retries"),
             (changed(2, 2.0), "2 attempts, waiting 1s between them, ±10% jitter"),

@@ -1,12 +1,16 @@
-//! `redrive policy …`: explains and simulates retry policies.
+//! `redrive policy …`: explains, simulates and recommends retry policies.
 
 mod advice;
+mod advise;
 mod bars;
 mod conclusion;
 mod description;
 mod explain;
 mod explain_picture;
+mod history_replay;
+mod outages;
 mod policy_args;
+mod recommendation;
 mod schedule;
 mod simulate;
 mod simulate_picture;
@@ -18,6 +22,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 
+use self::advise::Advise;
 use self::explain::Explain;
 use self::simulate::Simulate;
 use crate::failure::Failure;
@@ -28,6 +33,7 @@ use crate::screen::Screen;
 pub(crate) enum PolicyCommand {
     Explain(Explain),
     Simulate(Simulate),
+    Advise(Advise),
 }
 
 impl PolicyCommand {
@@ -35,6 +41,7 @@ impl PolicyCommand {
         match self {
             PolicyCommand::Explain(explain) => explain.run(out, screen),
             PolicyCommand::Simulate(simulate) => simulate.run(out, screen),
+            PolicyCommand::Advise(advise) => advise.run(out, screen),
         }
     }
 }

@@ -13,14 +13,14 @@ use super::description::describe;
 use crate::failure::Failure;
 
 /// Named presets; every category is a preset, too.
-const NAMED: [&str; 4] = ["bus", "webhook", "scheduler", "call"];
+const NAMED: [&str; 6] = ["bus", "webhook", "standard", "patient", "scheduler", "call"];
 /// A static, because clap needs names with static lifetime.
 static CATEGORIES: [Category; 17] = Category::ALL;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
-    /// Preset: bus, webhook, scheduler, call, or a category such as API_REQUEST
+    /// Preset: bus, webhook, standard, patient, scheduler, call, or a category such as API_REQUEST
     #[arg(long, value_name = "NAME", default_value = "bus", value_parser = presets(), hide_possible_values = true)]
     preset: String,
     /// Maximum attempts after the first

@@ -81,7 +81,7 @@ mod tests {
         };
         let both = simulation.compare().unwrap();
         for width in [40, 80, 160] {
-            let screen = Screen { width, colour: false };
+            let screen = Screen { width, cuts: true, colour: false };
             let lines = plot(&simulation, &both, screen);
             assert!(lines.iter().all(|line| line.chars().count() <= width + 2), "{lines:#?}");
             let axes: Vec<_> = lines.iter().filter(|line| line.contains('└')).collect();

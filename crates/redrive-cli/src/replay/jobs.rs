@@ -1,11 +1,12 @@
 //! `redrive replay list`, `show` and `cancel`.
 
-use redrive_api::replays::Replay;
+use redrive_api::replays::{Replay, ReplayState};
 use redrive_api::time::Time;
 
 use crate::api::{PageArgs, Session, relative, when};
 use crate::failure::Failure;
 use crate::format;
+use crate::screen::Style;
 use crate::table::Table;
 
 pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Failure> {
@@ -21,7 +22,13 @@ pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Fa
             ]
         };
         let heading = ["id", "state", "replayed", "started", "endpoint"];
-        Table::new(heading, jobs.iter().map(row)).right(&[2]).print(api.out, api.screen)
+        let style = |job: &Replay| match job.state {
+            ReplayState::Done => Style::Good,
+            ReplayState::Running => Style::Load,
+            _ => Style::Quiet,
+        };
+        let table = Table::new(heading, jobs.iter().map(row)).right(&[2]).whole(&[0, 4]);
+        table.styles(1, jobs.iter().map(style)).print(api.out, api.screen)
     })
 }
 

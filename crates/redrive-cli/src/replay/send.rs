@@ -1,5 +1,7 @@
 //! `redrive replay event` and `redrive replay endpoint`.
 
+use std::time::Duration;
+
 use clap::Args;
 use redrive::EventId;
 use redrive::retry::Timestamp;
@@ -9,6 +11,7 @@ use redrive_webhook::EndpointId;
 
 use crate::api::Session;
 use crate::failure::Failure;
+use crate::time_format::millis;
 use crate::{format, time_format};
 
 /// Send an event to one endpoint again, or for the first time
@@ -78,9 +81,16 @@ impl ReplayEndpoint {
                 Ok(writeln!(api.out, "{count} would go to {id} again.")?)
             });
         }
+        let count = if api.json { 0 } else { api.endpoints().count_replay(id, &how).await?.would_replay };
         let job = api.endpoints().replay(id, &how).await?;
         api.print_response(job, |api, job| {
-            writeln!(api.out, "Replay {} has started, {} events a second.", job.id, job.per_second)?;
+            let time = Duration::try_from_secs_f64(count as f64 / job.per_second).unwrap_or(Duration::MAX);
+            let (count, time) = (format::counted(count, "event"), format::short_duration(millis(time)));
+            writeln!(
+                api.out,
+                "Replay {} has started: {count} at {}/s, which takes about {time}.",
+                job.id, job.per_second
+            )?;
             note_sender(api)?;
             Ok(writeln!(api.out, "Show its progress: redrive replay show {}{}", job.id, api.flag)?)
         })

@@ -104,7 +104,8 @@ fn publish_retry_and_purge_work_through_a_server() {
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     assert!(String::from_utf8_lossy(&again.stderr).contains("not in the dead-letter queue"), "{again:?}");
 
-    let sent = json_of(&through_server(&world, &["dlq", "retry", "--all", "--rate", "100/s", "--json"]));
+    let sent =
+        json_of(&through_server(&world, &["dlq", "retry", "--all", "--rate", "100/s", "--yes", "--json"]));
     assert_eq!(sent, json!({"matched": 2, "retried": 2, "next": null}));
     until("both were received", || (receiver.requests().len() >= 3 + 3).then_some(()));
     receiver.respond_with(500);

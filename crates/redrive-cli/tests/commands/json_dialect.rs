@@ -227,7 +227,7 @@ fn every_changing_command_prints_the_answer_of_the_api() {
         ("publish order.created 7", "POST", "/v1/events", json!({"type": "order.created", "payload": 7})),
         ("dlq retry {dead}", "POST", "/v1/dlq/{dead}/retry", json!({})),
         ("dlq retry --all --dry-run", "POST", "/v1/dlq/retry", json!({"filter": {}, "dry_run": true})),
-        ("dlq retry --all", "POST", "/v1/dlq/retry", json!({"filter": {}})),
+        ("dlq retry --all --yes", "POST", "/v1/dlq/retry", json!({"filter": {}})),
         ("dlq purge --older-than 1h --yes", "DELETE", "/v1/dlq?older_than=1h", Value::Null),
         (
             &format!("endpoints add {url} --pattern none"),

@@ -1,13 +1,19 @@
 //! `redrive tokens …` through a server, and tokens of other commands.
 
-use super::world::World;
+use super::world::{World, until};
 
 #[test]
 fn a_server_requires_tokens_once_it_has_created_one() {
     let world = World::through_server();
     assert!(world.text(&["tokens", "list"]).contains("No tokens"));
-    let admin = world.text(&["tokens", "create", "--name", "admin", "--scope", "admin"]).trim().to_owned();
+    let first = ["tokens", "create", "--name", "admin", "--scope", "admin"];
+    let said = world.refused(1, &first);
+    assert!(said.contains("the first token is created on the command line"), "{said}");
+    let created = world.command(&first).output().unwrap(); // on the file
+    let admin = String::from_utf8(created.stdout).unwrap().trim().to_owned();
     assert!(admin.starts_with("rdt_"), "{admin}");
+    let list = ["tokens", "list", "--token", &admin];
+    until("the server knows the token", || world.run(&list).status.success().then_some(()));
     let said = world.refused(1, &["tokens", "list"]);
     assert!(said.contains("--token") && said.contains("REDRIVE_TOKEN"), "{said}");
     let read = world.json(&[

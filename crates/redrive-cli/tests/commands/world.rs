@@ -11,21 +11,28 @@ pub(crate) struct World {
     server: Option<(Child, String)>,
     /// Arguments appended to every command.
     side: Vec<String>,
+    /// Token of every command, if there is one.
+    pub(crate) token: Option<String>,
 }
 
 impl World {
     /// Fixture without a server; commands open the file.
     pub(crate) fn on_file() -> Self {
         let side = ["--allow-range", "127.0.0.0/8"].map(str::to_owned).to_vec();
-        World { folder: tempfile::tempdir().unwrap(), server: None, side }
+        World { folder: tempfile::tempdir().unwrap(), server: None, side, token: None }
     }
 
     /// Fixture with a server; commands use it.
     pub(crate) fn through_server() -> Self {
         let mut world = World::on_file();
-        world.serve(&["--allow-range", "127.0.0.0/8"]);
-        world.side = vec!["--server".to_owned(), world.address()];
+        world.serve_for_commands();
         world
+    }
+
+    /// Starts a server on the file; commands use it from now on.
+    pub(crate) fn serve_for_commands(&mut self) {
+        self.serve(&["--allow-range", "127.0.0.0/8"]);
+        self.side = vec!["--server".to_owned(), self.address()];
     }
 
     pub(crate) fn serve(&mut self, arguments: &[&str]) {
@@ -81,6 +88,9 @@ impl World {
             }
         }
         command.env_remove("RUST_LOG").env("COLUMNS", "160");
+        if let Some(token) = &self.token {
+            command.env("REDRIVE_TOKEN", token);
+        }
         command
     }
 

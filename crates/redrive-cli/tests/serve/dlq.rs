@@ -52,6 +52,12 @@ async fn dead_events_are_listed_grouped_and_shown() {
             (&json!(4), &json!(false)),
             "{groups}"
         );
+        let group = &groups["data"][0];
+        assert!(all.iter().any(|dead| dead["id"] == group["example_id"]), "{groups}");
+        assert!(
+            group["target"].is_string() && group["types"].as_array().is_some_and(|all| !all.is_empty()),
+            "{groups}"
+        );
         let print = groups["data"][0]["fingerprint"].as_str().unwrap();
         let print: String = print.bytes().map(|byte| format!("%{byte:02x}")).collect();
         assert_eq!(entries(&world, &format!("fingerprint={print}")).len(), 4);

@@ -176,7 +176,7 @@ fn an_oversized_batch_is_refused_without_being_parsed() {
 #[test]
 fn reserved_event_types_are_refused() {
     let world = World::new();
-    for reserved in ["redrive.endpoint.disabled", "redrive.test", "redrive."] {
+    for reserved in ["redrive.endpoint.disabled", "redrive.test", "redrive.", "retry.task"] {
         let forged = json!({"type": reserved, "payload": 1});
         let problem = world.post("/v1/events", &forged).problem(422, "reserved_type");
         assert!(problem["detail"].as_str().unwrap().contains("another name"), "{problem}");
@@ -186,7 +186,7 @@ fn reserved_event_types_are_refused() {
         assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("another name"), "{problem}");
     }
     assert_eq!(world.get("/v1/events").ok(200)["data"], json!([]));
-    for near in ["redrive", "redrives.made", "my.redrive.test"] {
+    for near in ["redrive", "redrives.made", "my.redrive.test", "retry.tasks"] {
         world.publish(near, &json!(1));
     }
 }

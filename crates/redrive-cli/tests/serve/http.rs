@@ -54,7 +54,10 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
+        Connection::of(TcpStream::connect(address).unwrap())
+    }
+
+    pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Connection { reader: BufReader::new(stream) }

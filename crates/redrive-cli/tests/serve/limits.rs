@@ -148,22 +148,19 @@ fn body_bytes(world: &World) -> usize {
 
 #[test]
 fn large_bodies_wait_for_body_memory() {
-    let world = TestDatabase::sqlite().serve(&["--body-memory", "32"]);
-    // Two batches use all body memory.
-    let mut holders = [world.connect(), world.connect()];
-    for holder in &mut holders {
-        holder.send(BATCH).unwrap();
-        holder.send(blanks((16 << 20) - 100)).unwrap();
-    }
-    world.until("the memory is used", || body_bytes(&world) == 32 << 20);
+    let world = &TestDatabase::sqlite().serve(&["--body-memory", "32"]);
+    // One batch uses the share of the caller, which is half of the memory.
+    let mut holder = world.connect();
+    holder.send(BATCH).unwrap();
+    holder.send(blanks((16 << 20) - 100)).unwrap();
+    world.until("the memory is used", || body_bytes(world) == 16 << 20);
     let waits = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| world.post("/v1/events", &json!({"type": "a", "payload": 1})).status);
+        let large = json!({"type": "a", "payload": "x".repeat(100_000)});
+        let waiting = scope.spawn(move || world.post("/v1/events", &large).status);
         std::thread::sleep(Duration::from_millis(300));
         assert!(!waiting.is_finished(), "no memory is free");
-        for holder in &mut holders {
-            holder.send(END_OF_BATCH).unwrap();
-            assert_eq!(holder.answer().unwrap().status, 202);
-        }
+        holder.send(END_OF_BATCH).unwrap();
+        assert_eq!(holder.answer().unwrap().status, 202);
         waiting.join().unwrap()
     });
     assert_eq!(waits, 202);
@@ -188,28 +185,24 @@ fn a_body_waiting_for_memory_times_out() {
     let world = TestDatabase::sqlite().serve(&["--body-memory", "32"]);
     let part = blanks(12 << 20);
     let rest = format!("{}{END_OF_BATCH}", blanks(3 << 20));
-    let mut batches = [world.connect(), world.connect(), world.connect()];
-    for (n, batch) in batches.iter_mut().take(2).enumerate() {
-        batch.send(BATCH).unwrap();
-        batch.send(&part).unwrap();
-        world.until("the part is read", || body_bytes(&world) >= (n + 1) * (12 << 20));
-    }
-    let [first, second, third] = &mut batches;
-    let (first, third) = std::thread::scope(|scope| {
-        let third = scope.spawn(|| {
-            third.send(BATCH).unwrap();
-            let _ = third.send(&part); // may not be read completely
-            third.answer().unwrap()
+    let mut batches = [world.connect(), world.connect()];
+    let [first, second] = &mut batches;
+    first.send(BATCH).unwrap();
+    first.send(&part).unwrap();
+    world.until("the part is read", || body_bytes(&world) >= 12 << 20);
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            second.send(BATCH).unwrap();
+            let _ = second.send(&part); // may not be read completely
+            second.answer().unwrap()
         });
-        world.until("no memory is free", || body_bytes(&world) > (32 << 20) - (64 << 10));
-        std::thread::sleep(Duration::from_secs(1)); // the third waits longest
+        world.until("the share of the caller is used", || body_bytes(&world) > (16 << 20) - (256 << 10));
+        std::thread::sleep(Duration::from_secs(1)); // the second waits longest
         first.send(&rest).unwrap();
-        (first.answer().unwrap(), third.join().unwrap())
+        (first.answer().unwrap(), second.join().unwrap())
     });
-    third.problem(503, "unavailable");
-    assert_eq!(third.header("retry-after"), Some("5"));
-    assert_eq!(first.status, 202, "the memory freed by the third is enough: {first:?}");
-    second.send(&rest).unwrap();
-    assert_eq!(second.answer().unwrap().status, 202);
+    second.problem(503, "unavailable");
+    assert_eq!(second.header("retry-after"), Some("5"));
+    assert_eq!(first.status, 202, "the memory freed by the second is enough: {first:?}");
     world.until("all memory is free", || body_bytes(&world) == 0);
 }

@@ -1,12 +1,14 @@
 //! Tests of `redrive serve` and `redrive scheduler` with the real binary over real sockets.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod attacks;
 mod dlq;
 mod endpoints;
 mod events;
 mod http;
 mod idempotency;
 mod limits;
+mod log;
 mod metrics;
 mod openapi;
 mod problems;
@@ -18,4 +20,5 @@ mod subscriptions;
 mod telemetry;
 mod tls;
 mod tokens;
+mod waiting;
 mod world;

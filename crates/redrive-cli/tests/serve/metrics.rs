@@ -1,7 +1,11 @@
 //! `GET /metrics`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use redrive_retry::audit::{AuditSink, Fanout};
+use redrive_retry::{Category, RetryManager, VirtualTime};
+use redrive_store::{SqliteOptions, SqliteStore};
 use serde_json::json;
 
 use crate::receiver::Receiver;
@@ -50,6 +54,37 @@ fn metrics_are_counted_and_well_formed() {
 }
 
 #[test]
+fn retries_are_counted_by_event_type() {
+    let receiver = Receiver::new();
+    let world = TestDatabase::sqlite().serve(&[
+        "--allow-range",
+        "127.0.0.0/8",
+        "--max-attempts",
+        "2",
+        "--base-delay",
+        "500ms",
+    ]);
+    world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
+    let has = |line: &str| world.get("/metrics").body.lines().any(|found| found == line);
+    receiver.respond_with(500);
+    world.publish("order.lost", &json!(1));
+    world.until("it is dead", || has("redrive_type_dead_after_retry_total{type=\"order.lost\"} 1"));
+    world.publish("order.late", &json!(1));
+    world.until("it failed", || has("redrive_attempts_total 3"));
+    receiver.respond_with(200);
+    let late = "redrive_type_finished_total{type=\"order.late\",outcome=\"done_after_retry\"} 1";
+    world.until("its retry succeeds", || has(late));
+    for line in [
+        "redrive_type_dead_after_retry_total{type=\"order.late\"} 0",
+        "redrive_type_finished_total{type=\"order.lost\",outcome=\"dead\"} 1",
+        "redrive_type_retries_total{type=\"order.lost\"} 1",
+        "redrive_type_retries_total{type=\"order.late\"} 1",
+    ] {
+        assert!(has(line), "{line} is not in {}", world.get("/metrics").body);
+    }
+}
+
+#[test]
 fn an_endpoint_has_series_until_it_is_removed() {
     let receiver = Receiver::new();
     let world = TestDatabase::sqlite().serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
@@ -82,4 +117,27 @@ fn an_endpoint_has_series_until_it_is_removed() {
     assert!(has(&delivered("done", 1)));
     assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
     assert!(!world.get("/metrics").body.contains(id));
+}
+
+#[test]
+fn guarded_calls_of_other_programs_are_counted_by_category() {
+    let world = World::new();
+    assert!(!world.get("/metrics").body.contains("redrive_audit_calls_total{"));
+    // Another program keeps its audit log in the server's database.
+    let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
+    let store = Arc::new(SqliteStore::open(world.database.name(), options).unwrap());
+    let sink = Fanout::new([Arc::clone(&store) as Arc<dyn AuditSink>]);
+    let manager = RetryManager::builder().audit(sink).clock(VirtualTime::new().clock()).build();
+    for failures in [1, 9] {
+        let _ = manager
+            .execute(&Category::ApiRequest, "Fetch")
+            .run_blocking(|attempt| if attempt.number() <= failures { Err("down") } else { Ok(()) });
+    }
+    for line in [
+        "redrive_audit_calls_total{category=\"RETRY_API_REQUEST\",outcome=\"succeeded\"} 1",
+        "redrive_audit_calls_total{category=\"RETRY_API_REQUEST\",outcome=\"failed\"} 1",
+        "redrive_audit_attempts_total{category=\"RETRY_API_REQUEST\"} 5",
+    ] {
+        world.until(line, || world.get("/metrics").body.lines().any(|found| found == line));
+    }
 }

@@ -82,7 +82,9 @@ fn connections_are_kept_alive_until_invalid_http() {
 async fn nul_characters_are_accepted() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         database.create_dead_letters(&["bad.order"]).await;
-        let world = database.serve(&[]);
+        let (admin, _) = database.token("admin", &[]);
+        let mut world = database.serve(&[]);
+        world.token = Some(admin);
         let event = json!({"type": "a", "payload": "\0", "metadata": {"\0": "\0"}});
         let id = world.post("/v1/events", &event).ok(202)["id"].as_str().unwrap().to_owned();
         assert_eq!(world.get(&format!("/v1/events/{id}")).ok(200)["metadata"], event["metadata"]);

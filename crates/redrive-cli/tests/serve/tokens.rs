@@ -65,10 +65,9 @@ fn a_token_is_limited_to_its_scopes() {
 
 #[test]
 fn tokens_are_created_and_revoked_by_http() {
-    let mut world = World::new();
-    let made = world.post("/v1/tokens", &json!({"name": "admin", "scopes": ["admin"]})).ok(201);
-    let secret = made["token"].as_str().unwrap().to_owned();
-    assert!(secret.starts_with("rdt_"));
+    let database = TestDatabase::sqlite();
+    let (secret, _) = database.token("admin", &[]);
+    let mut world = database.serve(&[]);
     world.get("/v1/tokens").problem(401, "token_required");
     world.token = Some(secret);
     let body = json!({"name": "shop", "scopes": ["read", "publish", "read"], "expires_in_s": 3600});

@@ -133,7 +133,7 @@ pub(crate) struct World {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
     log: Arc<Mutex<String>>,
-    /// Sent with every request.
+    /// Sent with every request that names no other one.
     pub(crate) token: Option<String>,
 }
 
@@ -155,8 +155,13 @@ impl World {
     /// Starts a command that prints its address.
     pub(crate) fn spawn(database: Arc<TestDatabase>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = database.command(arguments);
-        command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.envs(variables.iter().copied());
+        World::run(database, command)
+    }
+
+    /// Runs a prepared command that prints its address.
+    pub(crate) fn run(database: Arc<TestDatabase>, mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let (mut errors, kept) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
         std::thread::spawn(move || {
@@ -204,7 +209,9 @@ impl World {
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let authorization = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let mut headers = headers.to_vec();
-        headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        if !headers.iter().any(|(name, _)| *name == "authorization") {
+            headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        }
         let mut connection = self.connect();
         connection.send(request(method, path, &headers, body)).unwrap();
         connection.answer().unwrap_or_else(|| panic!("{method} {path} was not answered: {}", self.log()))

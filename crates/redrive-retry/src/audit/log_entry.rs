@@ -34,6 +34,15 @@ pub enum Level {
     Warn,
 }
 
+impl Level {
+    /// The name, as JSON has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Warn => "warn",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

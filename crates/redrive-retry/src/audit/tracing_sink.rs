@@ -68,6 +68,7 @@ impl AuditSink for TracingSink {
     fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
         tracing::warn!(
             target: "redrive::retry",
+            level = entry.level.as_str(),
             event_id = entry.event_id,
             event_type = entry.event_type,
             subscription_id = entry.subscription_id,
@@ -111,7 +112,8 @@ mod tests {
         fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
         fn event(&self, event: &Event<'_>) {
-            let mut fields = Fields(BTreeMap::from([("level".into(), event.metadata().level().to_string())]));
+            let mut fields =
+                Fields(BTreeMap::from([("tracing level".into(), event.metadata().level().to_string())]));
             event.record(&mut fields);
             self.0.lock().unwrap().push(fields.0);
         }
@@ -124,13 +126,11 @@ mod tests {
         let capture = Capture::default();
         tracing::subscriber::with_default(capture.clone(), || log(&TracingSink));
         let logged = capture.0.lock().unwrap().remove(0);
-        assert_eq!(logged["level"], level);
+        assert_eq!(logged["tracing level"], level);
         let expected: BTreeMap<String, serde_json::Value> = serde_json::from_str(json).unwrap();
         for (name, value) in expected {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            if name != "level" {
-                assert_eq!(logged.get(&name), Some(&text), "{name} in {logged:?}");
-            }
+            assert_eq!(logged.get(&name), Some(&text), "{name} in {logged:?}");
         }
     }
 

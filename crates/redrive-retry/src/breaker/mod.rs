@@ -6,6 +6,8 @@
 //!                                     half-open ──(probe fails)─────▶ open
 //! ```
 //!
+//! A sample is a call, or an event with the latest outcome of its calls ([`Breaker::record_event`]).
+//!
 //! [`Breaker`] is plain state with the time passed in: no clock and no lock.
 //! [`CircuitBreaker`] wraps it for concurrent callers and hands out permits that release themselves on drop.
 
@@ -134,12 +136,38 @@ impl Breaker {
 
     /// Records the outcome of an admitted call. Ignored if the circuit has changed its state since.
     pub fn record(&mut self, admission: BreakerAdmission, succeeded: bool, now: Timestamp) {
+        self.count(admission, None, succeeded, now);
+    }
+
+    /// Records the outcome of an admitted call for an event, in place of the event's earlier outcome: however often an event is
+    /// retried, it counts once.
+    pub fn record_event(
+        &mut self,
+        admission: BreakerAdmission,
+        event: u128,
+        succeeded: bool,
+        now: Timestamp,
+    ) {
+        self.count(admission, Some(event), succeeded, now);
+    }
+
+    /// Notes that an event whose call has just succeeded comes again, so that its next outcome replaces this one.
+    pub fn expect_again(&mut self, event: u128, now: Timestamp) {
+        if let State::Closed { window } = &mut self.state {
+            window.expect_again(event, now);
+        }
+    }
+
+    fn count(&mut self, admission: BreakerAdmission, event: Option<u128>, succeeded: bool, now: Timestamp) {
         if admission.generation != self.generation {
             return;
         }
         match &mut self.state {
             State::Closed { window } => {
-                let counts = window.record(succeeded, now);
+                let counts = match event {
+                    Some(event) => window.record_event(event, succeeded, now),
+                    None => window.record(succeeded, now),
+                };
                 let enough = counts.total() >= self.config.min_samples();
                 if enough && counts.failure_share_exceeds(self.config.failure_ratio()) {
                     self.open(now);
@@ -242,6 +270,21 @@ mod tests {
         assert!(!is_open(&breaker, T0));
         call(&mut breaker, false, T0);
         assert!(is_open(&breaker, T0));
+    }
+
+    #[test]
+    fn an_event_counts_once_however_often_it_fails() {
+        let mut breaker = Breaker::new(BreakerConfig::default());
+        let mut fail = |event, now| {
+            let admission = breaker.admit(now).unwrap();
+            breaker.record_event(admission, event, false, now);
+            is_open(&breaker, now)
+        };
+        for attempt in 0..8 {
+            assert!(!fail(1, at(attempt)), "one poison event");
+        }
+        assert!(!fail(2, at(8)) && !fail(3, at(8)));
+        assert!(fail(4, at(8)), "four events are an outage");
     }
 
     #[test]

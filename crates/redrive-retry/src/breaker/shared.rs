@@ -20,7 +20,7 @@ use crate::clock::Clock;
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker {
     clock: Clock,
-    // A std mutex: held for a few instructions, never across an await.
+    // In steady time, so that a step of the wall clock neither opens nor closes the circuit. A std mutex: held for a few instructions, never across an await.
     state: Arc<Mutex<Breaker>>,
 }
 
@@ -32,13 +32,28 @@ impl CircuitBreaker {
 
     /// Acquires a permit for one call, or says until when calls are refused.
     pub fn acquire(&self) -> Result<BreakerPermit, Refused> {
-        let admission = self.lock().admit(self.clock.now())?;
+        let admission = self
+            .lock()
+            .admit(self.clock.steady())
+            .map_err(|refused| Refused { until: self.clock.at_steady(refused.until) })?;
         Ok(BreakerPermit { breaker: self.clone(), admission: Some(admission) })
     }
 
     /// State of the circuit as [`decide`](crate::decision::decide) sees it.
     pub fn snapshot(&self) -> BreakerSnapshot {
-        self.lock().snapshot(self.clock.now())
+        match self.lock().snapshot(self.clock.steady()) {
+            BreakerSnapshot::Closed => BreakerSnapshot::Closed,
+            BreakerSnapshot::Open { until } => BreakerSnapshot::Open { until: self.clock.at_steady(until) },
+            BreakerSnapshot::HalfOpen { until } => {
+                BreakerSnapshot::HalfOpen { until: self.clock.at_steady(until) }
+            }
+        }
+    }
+
+    /// Notes that an event whose call has just succeeded comes again, so that its next outcome replaces this one.
+    pub fn expect_again(&self, event: u128) {
+        let now = self.clock.steady();
+        self.lock().expect_again(event, now);
     }
 
     /// Closes the circuit and empties its window. Calls in flight are not counted.
@@ -52,7 +67,8 @@ impl CircuitBreaker {
     }
 }
 
-/// Permit for one call. Report the outcome with [`success`](Self::success) or [`failure`](Self::failure). A permit dropped
+/// Permit for one call. Report the outcome with [`success`](Self::success), [`failure`](Self::failure), or
+/// [`record_event`](Self::record_event). A permit dropped
 /// without an outcome (cancelled, panicked) frees a probe's slot and counts nothing; a leaked one does so when its lease ends.
 #[derive(Debug)]
 #[must_use = "dropping the permit at once means that the call was not made"]
@@ -65,12 +81,17 @@ pub struct BreakerPermit {
 impl BreakerPermit {
     /// Records that the call succeeded.
     pub fn success(self) {
-        self.record(true);
+        self.record(None, true);
     }
 
     /// Records that the call failed.
     pub fn failure(self) {
-        self.record(false);
+        self.record(None, false);
+    }
+
+    /// Records the outcome of a call for an event, in place of the event's earlier outcome.
+    pub fn record_event(self, event: u128, succeeded: bool) {
+        self.record(Some(event), succeeded);
     }
 
     /// Whether this call is the probe, whose outcome closes or reopens the circuit.
@@ -78,10 +99,14 @@ impl BreakerPermit {
         self.admission.is_some_and(BreakerAdmission::is_probe)
     }
 
-    fn record(mut self, succeeded: bool) {
+    fn record(mut self, event: Option<u128>, succeeded: bool) {
         if let Some(admission) = self.admission.take() {
-            let now = self.breaker.clock.now();
-            self.breaker.lock().record(admission, succeeded, now);
+            let now = self.breaker.clock.steady();
+            let mut breaker = self.breaker.lock();
+            match event {
+                Some(event) => breaker.record_event(admission, event, succeeded, now),
+                None => breaker.record(admission, succeeded, now),
+            }
         }
     }
 }

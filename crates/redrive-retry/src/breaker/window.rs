@@ -1,5 +1,6 @@
-//! Sliding window of call outcomes: a ring of counters, constant in memory and time.
+//! Sliding window of call outcomes: a ring of counters, and the events whose outcome a later one replaces.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::ratio::Ratio;
@@ -7,6 +8,9 @@ use crate::timestamp::{Timestamp, saturating_millis};
 
 /// Number of slices of the window; outcomes expire one slice at a time.
 const SLICES: usize = 60;
+
+/// Largest number of events whose outcome can be replaced. Every outcome of a further event counts, so memory is bounded.
+const MAX_TRACKED_EVENTS: usize = 16_384;
 
 /// Numbers of succeeded and failed calls.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +49,7 @@ impl CallCounts {
     }
 }
 
-/// Sliding window that counts succeeded and failed calls.
+/// Sliding window that counts succeeded and failed calls. Several calls for one event count once, with the latest outcome.
 #[derive(Clone, Debug)]
 pub struct CallWindow {
     slices: [CallCounts; SLICES],
@@ -53,6 +57,16 @@ pub struct CallWindow {
     slice_ms: u64,
     /// Number of the newest slice since the Unix epoch.
     newest: u64,
+    /// What each event that may come again has contributed. An event that succeeds at once is not kept: it does not come again.
+    events: HashMap<u128, Contribution>,
+}
+
+/// The outcome with which one event counts.
+#[derive(Copy, Clone, Debug)]
+struct Contribution {
+    /// Number of the slice that it counts into.
+    slice: u64,
+    succeeded: bool,
 }
 
 impl CallWindow {
@@ -62,7 +76,13 @@ impl CallWindow {
     }
 
     fn empty(slice_ms: u64, newest: u64) -> Self {
-        CallWindow { slices: [CallCounts::default(); SLICES], sum: CallCounts::default(), slice_ms, newest }
+        CallWindow {
+            slices: [CallCounts::default(); SLICES],
+            sum: CallCounts::default(),
+            slice_ms,
+            newest,
+            events: HashMap::new(),
+        }
     }
 
     /// Counts one call and returns the sum over the window that ends now.
@@ -73,6 +93,49 @@ impl CallWindow {
             *count = count.saturating_add(1);
         }
         self.sum
+    }
+
+    /// Counts a call for an event in place of its earlier call, and returns the sum over the window that ends now.
+    pub fn record_event(&mut self, event: u128, succeeded: bool, now: Timestamp) -> CallCounts {
+        self.advance(now);
+        let earlier = self.events.remove(&event);
+        if let Some(earlier) = earlier {
+            self.take_back(earlier);
+        }
+        if !succeeded || earlier.is_some() {
+            self.track(event, succeeded);
+        }
+        self.record(succeeded, now)
+    }
+
+    /// Notes that an event whose call has just succeeded comes again, so that its next call replaces this one.
+    pub fn expect_again(&mut self, event: u128, now: Timestamp) {
+        self.advance(now);
+        if !self.has_counted(event) {
+            self.track(event, true);
+        }
+    }
+
+    /// Whether the window has the outcome of an earlier call for this event, and knows that it may come again.
+    pub fn has_counted(&self, event: u128) -> bool {
+        self.events.contains_key(&event)
+    }
+
+    fn track(&mut self, event: u128, succeeded: bool) {
+        if self.events.len() < MAX_TRACKED_EVENTS {
+            self.events.insert(event, Contribution { slice: self.newest, succeeded });
+        }
+    }
+
+    /// Removes an outcome from its slice and from the sum.
+    fn take_back(&mut self, earlier: Contribution) {
+        let one = CallCounts { succeeded: earlier.succeeded.into(), failed: (!earlier.succeeded).into() };
+        let slice = &mut self.slices[slot(earlier.slice)];
+        // A success that is noted after a slice has passed counts in an earlier one, and stays there.
+        if slice.minus(one).plus(one) == *slice {
+            *slice = slice.minus(one);
+            self.sum = self.sum.minus(one);
+        }
     }
 
     /// Returns the sum over the window that ends now.
@@ -92,7 +155,10 @@ impl CallWindow {
         for expired in self.newest + 1..=number {
             self.sum = self.sum.minus(std::mem::take(&mut self.slices[slot(expired)]));
         }
-        self.newest = self.newest.max(number);
+        if number > self.newest {
+            self.newest = number;
+            self.events.retain(|_, one| number - one.slice < SLICES as u64);
+        }
         slot(self.newest)
     }
 }
@@ -128,6 +194,83 @@ mod tests {
                 prop_assert_eq!(window.record(succeeded, now), CallCounts { succeeded: total - failed, failed });
             }
         }
+    }
+
+    const T0: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+    fn at(secs: u64) -> Timestamp {
+        T0 + Duration::from_secs(secs)
+    }
+
+    fn counts(succeeded: u32, failed: u32) -> CallCounts {
+        CallCounts { succeeded, failed }
+    }
+
+    proptest! {
+        /// The window equals a list of the latest call of each event, to the precision of one slice.
+        #[test]
+        fn the_window_counts_the_latest_call_of_each_event(
+            calls in proptest::collection::vec((0u128..20, any::<bool>(), 0u64..20_000), 1..300),
+        ) {
+            let mut window = CallWindow::new(Duration::from_secs(60));
+            let mut latest: HashMap<u128, (u64, bool)> = HashMap::new();
+            let (mut succeeded_for_good, mut now) = (Vec::new(), T0);
+            for (event, succeeded, pause) in calls {
+                now = now.plus_millis(pause);
+                let slice = u64::try_from(now.as_millis()).unwrap() / 1000;
+                // An event that succeeds at once does not come again: the next one of its number is another event.
+                let number = event + 100 * succeeded_for_good.iter().filter(|done| **done == event).count() as u128;
+                if succeeded && latest.get(&number).is_none_or(|(at, _)| slice - at >= 60) {
+                    succeeded_for_good.push(event);
+                }
+                latest.insert(number, (slice, succeeded));
+                let inside = || latest.values().filter(|(at, _)| slice - at < 60);
+                let failed = u32::try_from(inside().filter(|(_, ok)| !ok).count()).unwrap();
+                let total = u32::try_from(inside().count()).unwrap();
+                prop_assert_eq!(window.record_event(number, succeeded, now), counts(total - failed, failed));
+            }
+        }
+    }
+
+    #[test]
+    fn a_later_call_for_an_event_replaces_the_earlier_one() {
+        let mut window = CallWindow::new(Duration::from_secs(60));
+        for secs in 0..4 {
+            assert_eq!(window.record_event(7, false, at(secs)), counts(0, 1));
+        }
+        assert_eq!(window.record_event(8, false, at(4)), counts(0, 2));
+        assert_eq!(window.record_event(7, true, at(5)), counts(1, 1));
+        assert_eq!(window.counts(at(64)), counts(1, 0), "each outcome expires with its own slice");
+        assert_eq!(window.counts(at(65)), counts(0, 0));
+        assert!(!window.has_counted(7) && !window.has_counted(8));
+    }
+
+    #[test]
+    fn a_success_that_comes_again_counts_once() {
+        let mut window = CallWindow::new(Duration::from_secs(60));
+        for secs in 0..4 {
+            assert_eq!(window.record_event(7, true, at(secs)), counts(1, 0));
+            window.expect_again(7, at(secs));
+        }
+        assert_eq!(window.record_event(7, false, at(4)), counts(0, 1));
+    }
+
+    #[test]
+    fn a_success_noted_late_takes_back_no_other_call() {
+        let mut window = CallWindow::new(Duration::from_secs(60));
+        window.record_event(7, true, at(0));
+        window.expect_again(7, at(30));
+        assert_eq!(window.record_event(7, true, at(31)), counts(2, 0));
+        assert_eq!(window.counts(at(61)), counts(1, 0));
+    }
+
+    #[test]
+    fn the_number_of_tracked_events_is_bounded() {
+        let mut window = CallWindow::new(Duration::from_secs(60));
+        for event in 0..2 * MAX_TRACKED_EVENTS as u128 {
+            window.record_event(event, false, T0);
+        }
+        assert_eq!(window.events.len(), MAX_TRACKED_EVENTS);
     }
 
     #[test]

@@ -34,7 +34,8 @@ impl MemoryStore {
 
     /// Creates a store of at most `capacity` keys. A full store drops expired keys; without any it refuses new keys.
     pub fn with_capacity(clock: Clock, capacity: usize) -> Self {
-        MemoryStore { clock, capacity, records: Mutex::default(), changed: Notify::new() }
+        // Anchored: a step of the wall clock must not end a lease.
+        MemoryStore { clock: clock.anchored(), capacity, records: Mutex::default(), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IdempotencyKey, IdempotencyRecord>> {

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::environment::{Environment, Idempotency};
+use super::idempotent::{DEFAULT_KEEP, MAX_KEEP};
 use super::{Inner, RetryManager};
 use crate::audit::{AuditSink, Auditor};
 use crate::budget::{BudgetConfig, RetryBudget};
@@ -19,6 +21,7 @@ use crate::setters;
 pub struct RetryManagerBuilder {
     inner: Inner,
     idempotency: Option<Arc<dyn IdempotencyStore>>,
+    keep_results: Duration,
 }
 
 impl Default for RetryManagerBuilder {
@@ -31,6 +34,7 @@ impl Default for RetryManagerBuilder {
                 environment: Environment::default(),
             },
             idempotency: None,
+            keep_results: DEFAULT_KEEP,
         }
     }
 }
@@ -58,15 +62,18 @@ impl RetryManagerBuilder {
         budget(config: BudgetConfig) => inner.environment.budget = Some(Arc::new(RetryBudget::new(config)));
         /// Sets the store of idempotency keys and results.
         idempotency_store(store: Arc<dyn IdempotencyStore>) => idempotency = Some(store);
+        /// Sets how long results of idempotent calls are kept. Default: a day. `Duration::MAX` keeps them until their keys are cleared.
+        keep_results(keep: Duration) => keep_results = keep.min(MAX_KEEP);
     }
 
     /// Builds the manager.
     pub fn build(self) -> RetryManager {
         let mut inner = self.inner;
+        let keep = self.keep_results;
         inner.environment.idempotency = self.idempotency.map(|store| {
             let claim_policy = inner.policy(&Category::KvCreate).clone();
             let record_policy = inner.policy(&Category::KvPut).clone();
-            Arc::new(Idempotency { store, claim_policy, record_policy })
+            Arc::new(Idempotency { store, claim_policy, record_policy, keep })
         });
         RetryManager { inner: Arc::new(inner) }
     }

@@ -65,7 +65,7 @@ impl Claim {
         let mut renewed_at = self.claimed_at;
         loop {
             clock.sleep(self.renewal_interval()).await;
-            let asked_at = clock.now();
+            let asked_at = clock.steady();
             // Without an answer of the store the lease is not renewed: wait no longer than its remaining time.
             let left = self.lease.saturating_sub(asked_at.since(renewed_at));
             tokio::select! {

@@ -6,6 +6,7 @@ use std::cell::OnceCell;
 use std::future::Future;
 use std::time::Duration;
 
+use serde_json::json;
 use uuid::Uuid;
 
 use super::pause::Pause;
@@ -13,8 +14,9 @@ use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, bounded};
 use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
 use crate::budget::BudgetSnapshot;
-use crate::decision::DecisionRecord;
-use crate::decision::{Decision, Outcome, Situation};
+use crate::clock::Clock;
+use crate::decision::{DeadReason, Decision, DecisionRecord, Outcome, Situation};
+use crate::error_name::error_name;
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::identity::Identity;
@@ -35,12 +37,13 @@ where
     E: Into<BoxError> + 'static,
 {
     let policy = execution.policy;
-    let clock = &execution.environment.clock;
+    // A step of the wall clock during the call must not end it early or make it wait.
+    let clock = &execution.environment.clock.anchored();
     let sleep = |wait: Duration| pause.sleep(clock, wait);
     // Whether the first attempt has paid its share into the budget.
     let mut is_counted = first_failure.is_some();
     let (identity, started_at) = (OnceCell::new(), clock.now());
-    let mut progress = Progress { execution: &execution, key, identity, started_at, last: None };
+    let mut progress = Progress { execution: &execution, clock, key, identity, started_at, last: None };
     let mut number = 1;
     if let Some(failure) = first_failure {
         sleep(progress.failed(number, failure, None)?).await;
@@ -75,6 +78,7 @@ where
                 if let Some(permit) = permit {
                     permit.success();
                 }
+                progress.succeeded(number);
                 return Ok(value);
             }
             Err(failure) => {
@@ -100,6 +104,8 @@ fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Op
 /// Progress of a call with at least one failure or refusal.
 struct Progress<'a> {
     execution: &'a Execution<'a>,
+    /// The clock of this call.
+    clock: &'a Clock,
     key: Option<&'a IdempotencyKey>,
     /// Created on first use.
     identity: OnceCell<String>,
@@ -120,17 +126,20 @@ impl Progress<'_> {
         if let Some(permit) = permit {
             permit.failure();
         }
-        let now = environment.clock.now();
+        let now = self.clock.now();
         let class = self.execution.policy.rules().class_of(&failure);
         let another_possible = class.is_retryable() && number < self.execution.policy.max_attempts();
-        let budget =
-            match environment.budget.as_ref().filter(|_| another_possible).map(|budget| budget.withdraw(now))
-            {
-                None => BudgetSnapshot::Unlimited,
-                // The caller of a guarded call is waiting: a call does not queue for budget.
-                Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
-                Some(granted) => granted,
-            };
+        let budget = match environment
+            .budget
+            .as_ref()
+            .filter(|_| another_possible)
+            .map(|budget| budget.withdraw(self.clock.steady()))
+        {
+            None => BudgetSnapshot::Unlimited,
+            // The caller of a guarded call is waiting: a call does not queue for budget.
+            Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
+            Some(granted) => granted,
+        };
         let breaker =
             self.execution.call.breaker.map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
         let decision = self.decide(number, Outcome::Failed(class), breaker, budget, now);
@@ -155,9 +164,10 @@ impl Progress<'_> {
 
     /// Handles a refusal by the circuit: returns the delay until the next request, or the final error.
     fn refused(&mut self, number: u32, refused: Refused) -> Result<Duration, RetryError> {
-        let environment = self.execution.environment;
-        let now = environment.clock.now();
-        let breaker = BreakerSnapshot::Open { until: refused.until };
+        let now = self.clock.now();
+        // The breaker tells the time of its own clock, which may have been set during the call.
+        let until = now + refused.until.since(self.execution.environment.clock.now());
+        let breaker = BreakerSnapshot::Open { until };
         let decision = self.decide(number, Outcome::Refused, breaker, BudgetSnapshot::Unlimited, now);
         match decision {
             // A parked call consumes no attempt, so only a deadline bounds the wait.
@@ -181,10 +191,7 @@ impl Progress<'_> {
         now: Timestamp,
     ) -> Decision {
         let Execution { category, call, .. } = self.execution;
-        // An idempotency key is the same on every replay; a call without one gets a random identity.
-        let identity = self
-            .identity
-            .get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
+        let identity = self.identity.get_or_init(|| self.call_identity());
         let identity = Identity::new(self.execution.environment.seed, identity, call.operation);
         let situation = Situation::new(self.execution.policy, identity, number, outcome, now);
         let record =
@@ -199,6 +206,28 @@ impl Progress<'_> {
         decision
     }
 
+    /// Identity of the call, which seeds its delays: a call with a correlation id or an idempotency key replays them, any other call
+    /// draws new ones.
+    fn call_identity(&self) -> String {
+        let Execution { category, call, .. } = self.execution;
+        match (call.correlation_id, self.key) {
+            // As JSON, so that no two calls share a text.
+            (Some(correlation_id), _) => json!([category.code(), call.tenant_id, correlation_id]).to_string(),
+            (None, Some(key)) => key.to_string(),
+            (None, None) => Uuid::new_v4().to_string(),
+        }
+    }
+
+    /// Records the success of a call with an earlier failure, so that the audit trail tells how every such call ended.
+    fn succeeded(&self, number: u32) {
+        if self.last.is_some() {
+            let now = self.execution.environment.clock.now();
+            let breaker = BreakerSnapshot::Closed;
+            self.decide(number, Outcome::Succeeded, breaker, BudgetSnapshot::Unlimited, now);
+        }
+        self.execution.environment.meter.count(self.execution.category, number, true);
+    }
+
     fn audit_attempt(&self, number: u32, delay_ms: u64, failure: &Failure, now: Timestamp) {
         let execution = self.execution;
         #[allow(clippy::cast_precision_loss)] // a delay of 285,000 years would lose a millisecond
@@ -209,7 +238,7 @@ impl Progress<'_> {
             attempt_number: number,
             max_attempts: self.execution.policy.max_attempts(),
             delay_seconds,
-            exception_type: short_name(failure.type_name()),
+            exception_type: error_name(failure),
             exception_message: bounded(failure.to_string()),
             tenant_id: execution.call.tenant_id.map(str::to_owned),
             correlation_id: execution.call.correlation_id.map(str::to_owned),
@@ -222,30 +251,14 @@ impl Progress<'_> {
         let execution = self.execution;
         let failure = self.last.take();
         let (kind, text) = match &failure {
-            Some(failure) => (short_name(failure.type_name()), failure.to_string()),
+            Some(failure) => (error_name(failure), failure.to_string()),
             None => ("CircuitOpen".into(), "the circuit is open".into()),
         };
-        execution.audit_exhausted(attempts, kind, text, now);
-        let cause = failure.map(Failure::into_inner);
-        RetryError::new(execution, attempts, reason, cause)
-    }
-}
-
-/// Strips module paths from a type name: `TimeoutError`, `Box<dyn Error + Send + Sync>`.
-fn short_name(type_name: &str) -> String {
-    let parts = type_name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-    parts.map(|part| part.rsplit("::").next().unwrap_or(part)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn type_names_have_no_module_paths() {
-        assert_eq!(short_name("TimeoutError"), "TimeoutError");
-        assert_eq!(short_name(std::any::type_name::<std::io::Error>()), "Error");
-        assert_eq!(short_name(std::any::type_name::<BoxError>()), "Box<dyn Error + Send + Sync>");
-        assert_eq!(short_name(std::any::type_name::<&str>()), "&str");
+        // A non-retryable error exhausts nothing; its decision is on record.
+        if reason != RetryErrorReason::Dead(DeadReason::Permanent) {
+            execution.audit_exhausted(attempts, kind, text, now);
+        }
+        execution.environment.meter.count(execution.category, attempts, false);
+        RetryError::new(execution, attempts, reason, failure)
     }
 }

@@ -1,7 +1,9 @@
 //! Shared facilities of guarded calls: clock, audit sink, retry budget, idempotency store and jitter seed.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::meter::Meter;
 use crate::audit::Auditor;
 use crate::budget::RetryBudget;
 use crate::clock::Clock;
@@ -16,6 +18,7 @@ pub(super) struct Environment {
     pub(super) auditor: Auditor,
     pub(super) budget: Option<Arc<RetryBudget>>,
     pub(super) idempotency: Option<Arc<Idempotency>>,
+    pub(super) meter: Arc<Meter>,
 }
 
 /// An idempotency store and the policies under which it is called.
@@ -26,15 +29,11 @@ pub(super) struct Idempotency {
     pub(super) claim_policy: RetryPolicy,
     /// For recording a result.
     pub(super) record_policy: RetryPolicy,
+    /// How long a result is kept, unless the call says otherwise.
+    pub(super) keep: Duration,
 }
 
 impl Environment {
-    /// System clock, audit to `tracing`, no budget and no idempotency store.
-    pub(super) fn shared_default() -> &'static Self {
-        static DEFAULT: LazyLock<Environment> = LazyLock::new(Environment::default);
-        &DEFAULT
-    }
-
     /// Pays the share of a first attempt into the budget.
     #[inline]
     pub(super) fn count_first_attempt(&self) {

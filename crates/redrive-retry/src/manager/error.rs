@@ -1,35 +1,71 @@
 //! [`RetryError`]: the error of a guarded call.
 
 use std::error::Error;
+use std::fmt;
 
 use super::Execution;
 use crate::category::Category;
 use crate::decision::DeadReason;
-use crate::failure::{BoxError, chain};
+use crate::failure::{BoxError, Failure};
 use crate::timestamp::Timestamp;
 
 /// Error of a guarded call: operation, number of attempts, reason, and the last attempt's error as its source.
+///
+/// A non-retryable error comes back as itself: it has the message and the source of the operation's error, and
+/// [`downcast`](Self::downcast) returns that error by value.
 // Boxed, so that the result of a successful call stays small.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
 pub struct RetryError(Box<Inner>);
 
-#[derive(Debug, thiserror::Error)]
-#[error("{category}: {operation}: {}", outcome(reason, *attempts))]
+#[derive(Debug)]
 struct Inner {
     category: Category,
     operation: String,
     attempts: u32,
     reason: RetryErrorReason,
-    #[source]
-    cause: Option<BoxError>,
+    /// Error of the last attempt, with its class.
+    cause: Option<Failure>,
 }
 
-fn outcome(reason: &RetryErrorReason, attempts: u32) -> String {
-    let times = if attempts == 1 { "attempt" } else { "attempts" };
-    match reason {
-        RetryErrorReason::Dead(_) => format!("failed after {attempts} {times}: {reason}"),
-        _ => reason.to_string(),
+impl Inner {
+    /// The operation's error, if it was not retryable.
+    fn transparent(&self) -> Option<&Failure> {
+        self.cause.as_ref().filter(|_| self.reason == RetryErrorReason::Dead(DeadReason::Permanent))
+    }
+}
+
+impl fmt::Display for RetryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { category, operation, attempts, reason, .. } = &*self.0;
+        match (self.0.transparent(), reason) {
+            (Some(error), _) => error.fmt(f),
+            (None, RetryErrorReason::Dead(_)) => {
+                let times = if *attempts == 1 { "attempt" } else { "attempts" };
+                write!(f, "{category}: {operation}: failed after {attempts} {times}: {reason}")
+            }
+            (None, _) => write!(f, "{category}: {operation}: {reason}"),
+        }
+    }
+}
+
+impl fmt::Debug for RetryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { category, operation, attempts, reason, cause } = &*self.0;
+        f.debug_struct("RetryError")
+            .field("category", category)
+            .field("operation", operation)
+            .field("attempts", attempts)
+            .field("reason", reason)
+            .field("cause", cause)
+            .finish()
+    }
+}
+
+impl Error for RetryError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self.0.transparent() {
+            Some(error) => error.source(),
+            None => self.0.cause.as_ref().map(|cause| cause.get_ref() as _),
+        }
     }
 }
 
@@ -82,7 +118,7 @@ impl RetryError {
         execution: &Execution<'_>,
         attempts: u32,
         reason: RetryErrorReason,
-        cause: Option<BoxError>,
+        cause: Option<Failure>,
     ) -> Self {
         RetryError(Box::new(Inner {
             category: execution.category.clone(),
@@ -115,12 +151,41 @@ impl RetryError {
 
     /// The first error of type `E` in the chain of the last attempt's error.
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
-        let cause = self.0.cause.as_deref()?;
-        chain(cause).find_map(|error| error.downcast_ref())
+        self.0.cause.as_ref()?.find()
+    }
+
+    /// Returns the last attempt's error by value if it is of type `E`, otherwise this error.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use redrive_retry::policy::ErrorRule;
+    /// use redrive_retry::{RetryExt, RetryPolicy};
+    /// use std::num::ParseIntError;
+    ///
+    /// let policy = RetryPolicy::builder().non_retryable(ErrorRule::of::<ParseIntError>()).build().unwrap();
+    /// let parse = || async { "seven".parse::<u8>() };
+    /// let error = parse.retry(&policy).await.unwrap_err();
+    /// assert_eq!(error.to_string(), "invalid digit found in string");
+    /// assert_eq!(error.downcast::<ParseIntError>().unwrap(), "seven".parse::<u8>().unwrap_err());
+    /// # }
+    /// ```
+    pub fn downcast<E: Error + 'static>(mut self) -> Result<E, RetryError> {
+        if !self.0.cause.as_ref().is_some_and(|cause| cause.get_ref().is::<E>()) {
+            return Err(self);
+        }
+        match self.0.cause.take().map(|cause| cause.into_inner().downcast()) {
+            Some(Ok(error)) => Ok(*error),
+            _ => unreachable!("the type was checked"),
+        }
     }
 
     /// Returns the last attempt's error by value.
     pub fn into_cause(self) -> Option<BoxError> {
-        self.0.cause
+        self.0.cause.map(Failure::into_inner)
+    }
+
+    /// The last attempt's error with its class.
+    pub(crate) fn cause(&self) -> Option<&Failure> {
+        self.0.cause.as_ref()
     }
 }

@@ -1,7 +1,8 @@
 //! [`Execution`]: one guarded call with its names for the audit.
 
-use std::future::{Future, ready};
-use std::pin::Pin;
+use std::future::{Future, poll_fn, ready};
+use std::pin::{Pin, pin};
+use std::task::Poll;
 
 use serde_json::Value;
 
@@ -12,6 +13,7 @@ use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
 use crate::audit::{AuditEvent, RetryExhausted, bounded};
 use crate::breaker::CircuitBreaker;
 use crate::category::Category;
+use crate::clock::Sleep;
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
@@ -59,7 +61,8 @@ impl<'a> Execution<'a> {
         breaker(breaker: &'a CircuitBreaker) => call.breaker = Some(breaker);
         /// Sets the tenant id in audit events.
         tenant(tenant_id: &'a str) => call.tenant_id = Some(tenant_id);
-        /// Sets the correlation id in audit events.
+        /// Sets the correlation id in audit events. A call with one replays its delays: category, operation, tenant and correlation id
+        /// are the identity of its jitter.
         correlation(correlation_id: &'a str) => call.correlation_id = Some(correlation_id);
         /// Sets the trace id in audit events.
         trace(trace_id: &'a str) => call.trace_id = Some(trace_id);
@@ -89,16 +92,34 @@ impl<'a> Execution<'a> {
     {
         async move {
             // The retry loop is boxed, to keep the future of a call that succeeds at once small.
-            if self.call.breaker.is_some() | self.policy.is_timed() {
+            if self.call.breaker.is_some() | self.policy.deadline().is_some() {
                 return out_of_line(self, operation).await;
             }
-            // Fast path of a call that succeeds at once: no clock read, no allocation, no copied name.
-            self.environment.count_first_attempt();
-            match operation(Attempt::new(1, self.policy, None, None)).await {
-                Ok(value) => Ok(value),
-                Err(error) => {
-                    Box::pin(drive(self, None, Pause::Async, operation, Some(Failure::new(error)))).await
+            // Fast path of a call that succeeds at once: no allocation, no copied name, and a clock read only for a time limit.
+            let environment = self.environment;
+            environment.count_first_attempt();
+            let limit = self.policy.attempt_timeout();
+            let deadline = limit.map(|limit| environment.clock.now() + limit);
+            let first = {
+                let mut first = pin!(operation(Attempt::new(1, self.policy, deadline, None)));
+                let mut timer: Option<Pin<Box<Sleep>>> = None;
+                poll_fn(|cx| {
+                    if let Poll::Ready(result) = first.as_mut().poll(cx) {
+                        return Poll::Ready(result.map_err(Failure::new));
+                    }
+                    let Some(limit) = limit else { return Poll::Pending };
+                    // A timer exists only while the operation waits.
+                    let timer = timer.get_or_insert_with(|| Box::pin(environment.clock.sleep(limit)));
+                    timer.as_mut().poll(cx).map(|()| Err(Failure::timeout(limit)))
+                })
+                .await
+            };
+            match first {
+                Ok(value) => {
+                    environment.meter.count(self.category, 1, true);
+                    Ok(value)
                 }
+                Err(failure) => Box::pin(drive(self, None, Pause::Async, operation, Some(failure))).await,
             }
         }
     }

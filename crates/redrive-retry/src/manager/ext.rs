@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::environment::Environment;
 use super::execution::CallOptions;
-use super::{Execution, RetryError, RetryManager};
+use super::{Execution, RetryError, RetryManager, get_retry_manager};
 use crate::audit::{AuditSink, Auditor};
 use crate::breaker::CircuitBreaker;
 use crate::budget::RetryBudget;
@@ -60,7 +60,7 @@ where
             operation: self,
             settings: Settings {
                 policy,
-                environment: Cow::Borrowed(Environment::shared_default()),
+                environment: Cow::Borrowed(&get_retry_manager().inner.environment),
                 category: Category::CALL,
                 call: CallOptions { operation: type_name::<Op>(), ..CallOptions::default() },
             },
@@ -70,7 +70,8 @@ where
 
 /// A retried call about to be made; see [`RetryExt::retry`].
 ///
-/// The defaults are the system clock, audit to `tracing`, [`Category::CALL`] and the function's type name as operation.
+/// The defaults are clock, seed, audit sink and budget of [`get_retry_manager`], [`Category::CALL`] and the function's type name as
+/// operation.
 #[must_use = "nothing happens until it is awaited or run"]
 pub struct Retry<'a, Op, P> {
     operation: Op,
@@ -134,7 +135,7 @@ impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
         manager(manager: &'a RetryManager) => settings.environment = Cow::Borrowed(&manager.inner.environment);
         /// Sets the tenant id in audit events.
         tenant(tenant_id: &'a str) => settings.call.tenant_id = Some(tenant_id);
-        /// Sets the correlation id in audit events.
+        /// Sets the correlation id in audit events. A call with one replays its delays; see [`Execution::correlation`].
         correlation(correlation_id: &'a str) => settings.call.correlation_id = Some(correlation_id);
         /// Sets the trace id in audit events.
         trace(trace_id: &'a str) => settings.call.trace_id = Some(trace_id);

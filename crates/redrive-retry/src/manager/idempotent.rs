@@ -22,6 +22,12 @@ use crate::identity::Identity;
 use crate::setters;
 use crate::timestamp::Timestamp;
 
+/// How long a result is kept by default. A choice of this crate: the specified cache has no expiry, and would grow for ever.
+pub(super) const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// Longest time for which a result is kept: a century, which no store's clock arithmetic exceeds.
+pub(super) const MAX_KEEP: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 /// Behaviour while another caller holds the idempotency key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum OnConflict {
@@ -53,7 +59,11 @@ impl<'a> IdempotentExecution<'a> {
             fingerprint: Fingerprint::default(),
             on_conflict: OnConflict::Refuse,
             lease: Duration::from_secs(30),
-            keep: Duration::from_secs(24 * 3600),
+            keep: execution
+                .environment
+                .idempotency
+                .as_ref()
+                .map_or(DEFAULT_KEEP, |idempotency| idempotency.keep),
         }
     }
 
@@ -68,8 +78,9 @@ impl<'a> IdempotentExecution<'a> {
         on_conflict(on_conflict: OnConflict) => on_conflict = on_conflict;
         /// Sets the lease after which another caller may take over the key of a crashed one. Default: 30 s. At least 1 ms.
         lease(lease: Duration) => lease = lease.max(Duration::from_millis(1));
-        /// Sets how long the result is kept. Default: a day.
-        keep_result(keep: Duration) => keep = keep;
+        /// Sets how long the result is kept. Default: [`RetryManagerBuilder::keep_results`](super::RetryManagerBuilder::keep_results),
+        /// a day. `Duration::MAX` keeps it until the key is cleared.
+        keep_result(keep: Duration) => keep = keep.min(MAX_KEEP);
     }
 
     /// Runs the operation, or returns its stored result.
@@ -147,8 +158,7 @@ impl<'a> IdempotentExecution<'a> {
                 Err(lost(error.into_cause().unwrap_or_else(|| "the lease was lost".into())))
             }
             Err(error) => {
-                let text =
-                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                let text = error.cause().map_or_else(|| error.to_string(), ToString::to_string);
                 claim.fail(&bounded(text), self.keep).await;
                 Err(error)
             }
@@ -164,7 +174,7 @@ impl<'a> IdempotentExecution<'a> {
         loop {
             // Subscribed before the request, so that a change between the request and the wait is not missed.
             let changed = store.changed(&self.key);
-            let asked_at = self.clock().now();
+            let asked_at = self.clock().steady();
             let begun = match store.begin(&self.key, self.fingerprint, owner, self.lease).await {
                 Ok(begun) => begun,
                 Err(error) => match delays.next() {
@@ -190,7 +200,7 @@ impl<'a> IdempotentExecution<'a> {
                     let OnConflict::Wait(limit) = self.on_conflict else {
                         return Err(self.error(RetryErrorReason::InProgress, 0, None));
                     };
-                    let now = self.clock().now();
+                    let now = self.clock().steady();
                     let left = wait_until.get_or_insert(now + limit).since(now);
                     if left.is_zero() {
                         return Err(self.error(RetryErrorReason::InProgress, 0, None));
@@ -261,7 +271,7 @@ impl<'a> IdempotentExecution<'a> {
                 self.clock().now(),
             );
         }
-        RetryError::new(&self.execution, attempts, reason, cause)
+        RetryError::new(&self.execution, attempts, reason, cause.map(Failure::new))
     }
 
     fn audit(&self, action: IdempotencyAction) {

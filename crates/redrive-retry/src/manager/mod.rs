@@ -9,11 +9,12 @@ mod error;
 mod execution;
 mod ext;
 mod idempotent;
+mod meter;
 mod pause;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use self::attempt::Attempt;
 pub use self::builder::RetryManagerBuilder;
@@ -22,7 +23,8 @@ pub use self::error::{RetryError, RetryErrorReason};
 pub use self::execution::Execution;
 pub use self::ext::{Retry, RetryExt};
 pub use self::idempotent::{IdempotentExecution, OnConflict};
-use crate::category::Category;
+pub use self::meter::CategoryMetrics;
+use crate::category::{Category, CategoryError};
 use crate::idempotency::IdempotencyStore;
 use crate::policy::RetryPolicy;
 
@@ -76,7 +78,29 @@ impl RetryManager {
         RetryManagerBuilder::default()
     }
 
-    /// Policy of a category.
+    /// Finds a category by code or name: a predefined one, or a custom one with a policy in this manager.
+    ///
+    /// ```
+    /// use redrive_retry::{Category, RetryManager};
+    ///
+    /// let manager = RetryManager::new();
+    /// assert_eq!(manager.category("API_REQUEST")?, Category::ApiRequest);
+    /// assert!(manager.category("RETRY_PAYMENT").is_err(), "not registered");
+    /// # Ok::<(), redrive_retry::category::CategoryError>(())
+    /// ```
+    pub fn category(&self, text: &str) -> Result<Category, CategoryError> {
+        text.parse().or_else(|unknown| {
+            let custom = self.inner.custom.keys().find(|category| category.code() == text);
+            custom.cloned().ok_or(unknown)
+        })
+    }
+
+    /// Counters of the finished calls by the code of their category, since the manager was built.
+    pub fn metrics(&self) -> BTreeMap<String, CategoryMetrics> {
+        self.inner.environment.meter.snapshot()
+    }
+
+    /// Policy of a category. A custom category without a policy of its own has [`RetryPolicy::call`].
     #[inline]
     pub fn policy(&self, category: &Category) -> &RetryPolicy {
         self.inner.policy(category)
@@ -97,6 +121,33 @@ impl RetryManager {
     pub fn audit_failures(&self) -> u64 {
         self.inner.environment.auditor.failures()
     }
+}
+
+static DEFAULT: OnceLock<RetryManager> = OnceLock::new();
+
+/// The process-wide default manager: the one given to [`set_retry_manager`], or else [`RetryManager::new`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redrive_retry::RetryError> {
+/// use redrive_retry::{BoxError, Category, get_retry_manager};
+///
+/// let text = get_retry_manager()
+///     .execute(&Category::KvGet, "Get kill switch status")
+///     .run(|_| async { Ok::<_, BoxError>("off") })
+///     .await?;
+/// assert_eq!(text, "off");
+/// assert_eq!(get_retry_manager().metrics()["RETRY_KV_GET"].attempts, 1);
+/// # Ok(()) }
+/// ```
+pub fn get_retry_manager() -> &'static RetryManager {
+    DEFAULT.get_or_init(RetryManager::new)
+}
+
+/// Sets the process-wide default manager. Call it once, at the start of the program.
+///
+/// Returns the given manager as an error if there is a default already, set or used.
+pub fn set_retry_manager(manager: RetryManager) -> Result<(), RetryManager> {
+    DEFAULT.set(manager)
 }
 
 impl Default for RetryManager {

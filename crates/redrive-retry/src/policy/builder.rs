@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{PolicyError, RetryPolicy, checked_multiplier};
+use crate::backoff::{Backoff, Growth};
 use crate::jitter::Jitter;
 use crate::rules::{ErrorRule, Rules};
 use crate::setters;
@@ -26,15 +27,18 @@ impl RetryPolicyBuilder {
         self.max_attempts(retries.saturating_add(1))
     }
 
+    /// Sets base delay, multiplier, longest delay and jitter at once, such as those of a recorded decision.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.multiplier = backoff.multiplier.as_f64();
+        self.policy.backoff = backoff;
+        self
+    }
+
     setters! {
         /// Sets the largest number of attempts, the first one included.
         max_attempts(attempts: u32) => policy.max_attempts = attempts;
-        /// Sets the delay before the second attempt.
-        base_delay(delay: Duration) => policy.backoff.base_delay = delay;
         /// Sets the longest delay, without jitter.
         max_delay(delay: Duration) => policy.backoff.max_delay = delay;
-        /// Sets the factor between consecutive delays.
-        multiplier(multiplier: f64) => multiplier = multiplier;
         /// Sets the random part of the delays.
         jitter(jitter: Jitter) => policy.backoff.jitter = jitter;
         /// Sets the time limit of one attempt, after which its future is dropped.
@@ -43,6 +47,20 @@ impl RetryPolicyBuilder {
         deadline(deadline: Duration) => policy.deadline = Some(deadline);
         /// Replaces all error rules.
         rules(rules: Rules) => policy.rules = rules;
+    }
+
+    /// Sets the delay before the second attempt. Fixed delays of a preset become exponential.
+    pub fn base_delay(mut self, delay: Duration) -> Self {
+        self.policy.backoff.growth = Growth::Exponential;
+        self.policy.backoff.base_delay = delay;
+        self
+    }
+
+    /// Sets the factor between consecutive delays. Fixed delays of a preset become exponential.
+    pub fn multiplier(mut self, multiplier: f64) -> Self {
+        self.policy.backoff.growth = Growth::Exponential;
+        self.multiplier = multiplier;
+        self
     }
 
     /// Makes matching errors permanent. Checked before the retryable rules.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PolicyError, RetryOverride, RetryPolicy};
+use super::{PolicyError, Preset, RetryOverride, RetryPolicy};
+use crate::backoff::Growth;
 use crate::duration::{format_duration, parse_duration};
 use crate::jitter::Jitter;
 use crate::rules::{ErrorRule, Rules};
@@ -13,6 +14,8 @@ use crate::rules::{ErrorRule, Rules};
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyDocument {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preset: Option<Preset>,
     #[serde(
         alias = "maxAttempts",
         alias = "MaxAttempts",
@@ -161,6 +164,7 @@ impl PolicyDocument {
 
     fn partial(&mut self) -> Result<RetryOverride, PolicyError> {
         Ok(RetryOverride {
+            preset: self.preset,
             max_attempts: self.attempts()?,
             base_delay: time("base_delay", self.base_delay.take(), "baseDelayMs", self.base_delay_ms)?,
             max_delay: time("max_delay", self.max_delay.take(), "maxDelayMs", self.max_delay_ms)?,
@@ -186,10 +190,14 @@ impl TryFrom<PolicyDocument> for RetryPolicy {
 
 impl From<RetryPolicy> for PolicyDocument {
     fn from(policy: RetryPolicy) -> Self {
+        // Fixed delays are named by their preset.
+        let preset = (policy.backoff.growth == Growth::StandardWebhooks).then_some(Preset::Standard);
+        let is_exponential = preset.is_none();
         PolicyDocument {
+            preset,
             max_attempts: Some(f64::from(policy.max_attempts)),
-            base_delay: Some(Time::of(policy.base_delay())),
-            multiplier: Some(policy.multiplier()),
+            base_delay: is_exponential.then(|| Time::of(policy.base_delay())),
+            multiplier: is_exponential.then(|| policy.multiplier()),
             max_delay: Some(Time::of(policy.max_delay())),
             jitter: Some(JitterValue::Text(policy.jitter().to_string())),
             attempt_timeout: policy.attempt_timeout.map(Time::of),
@@ -227,6 +235,7 @@ impl TryFrom<PolicyDocument> for RetryOverride {
 impl From<RetryOverride> for PolicyDocument {
     fn from(partial: RetryOverride) -> Self {
         PolicyDocument {
+            preset: partial.preset,
             max_attempts: partial.max_attempts.map(f64::from),
             base_delay: partial.base_delay.map(Time::of),
             multiplier: partial.multiplier,
@@ -313,6 +322,13 @@ mod tests {
             r#"{"max_attempts":7,"base_delay":"250ms","multiplier":2.0,"max_delay":"1h","jitter":"10%","attempt_timeout":"1m 30s","deadline":"1day","non_retryable":["status:404"],"retryable":["message:connection reset"]}"#
         );
         assert_eq!(read(&text).unwrap(), policy);
+    }
+
+    #[test]
+    fn a_policy_with_fixed_delays_survives_a_round_trip_through_json() {
+        let text = serde_json::to_string(&RetryPolicy::standard()).unwrap();
+        assert_eq!(text, r#"{"preset":"standard","max_attempts":10,"max_delay":"1day","jitter":"10%"}"#);
+        assert_eq!(read(&text).unwrap(), RetryPolicy::standard());
     }
 
     #[test]

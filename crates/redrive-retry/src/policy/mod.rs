@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::builder::RetryPolicyBuilder;
 pub use self::overrides::RetryOverride;
+pub use self::presets::Preset;
 pub use crate::backoff::{Backoff, DelayRange};
 use crate::duration::{DurationError, format_duration};
 use crate::identity::Identity;
@@ -82,6 +83,12 @@ impl RetryPolicy {
         &self.backoff
     }
 
+    /// This policy with slower delays, for a destination that is overloaded: see [`Backoff::throttled`].
+    #[must_use]
+    pub fn throttled(&self) -> Self {
+        RetryPolicy { backoff: self.backoff.throttled(), ..self.clone() }
+    }
+
     /// Delay before the second attempt, without jitter.
     pub fn base_delay(&self) -> Duration {
         self.backoff.base_delay
@@ -112,12 +119,6 @@ impl RetryPolicy {
         self.deadline
     }
 
-    /// Whether an attempt needs a timer.
-    #[inline]
-    pub(crate) fn is_timed(&self) -> bool {
-        self.attempt_timeout.is_some() | self.deadline.is_some() // one branch, not two
-    }
-
     /// Rules that classify errors as retryable or permanent.
     pub fn rules(&self) -> &Rules {
         &self.rules
@@ -137,7 +138,7 @@ impl RetryPolicy {
     }
 
     fn validate(self) -> Result<Self, PolicyError> {
-        let Backoff { base_delay, multiplier, max_delay, jitter } = self.backoff;
+        let Backoff { base_delay, multiplier, max_delay, jitter, .. } = self.backoff;
         if self.max_attempts == 0 {
             return Err(PolicyError::NoAttempts);
         }
@@ -298,9 +299,15 @@ pub enum PolicyError {
     },
     /// The preset does not exist.
     #[error(
-        "there is no preset {name:?}: use bus, webhook, scheduler, call, or a category such as API_REQUEST"
+        "there is no preset {name:?}: use bus, webhook, standard, patient, scheduler, call, or a category such as API_REQUEST"
     )]
     UnknownPreset {
+        /// The requested value.
+        name: String,
+    },
+    /// The preset does not exist for webhooks.
+    #[error("there is no preset {name:?}: use standard (three days) or patient (almost five days)")]
+    UnknownWebhookPreset {
         /// The requested value.
         name: String,
     },

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::document::PolicyDocument;
-use super::{PolicyError, RetryPolicy, checked_multiplier};
+use super::{PolicyError, Preset, RetryPolicy, checked_multiplier};
+use crate::backoff::Growth;
 use crate::jitter::Jitter;
 use crate::ratio::Ratio;
 use crate::setters;
@@ -23,6 +24,8 @@ use crate::setters;
 #[serde(try_from = "PolicyDocument", into = "PolicyDocument")]
 #[must_use = "an override has no effect until it is applied to a policy"]
 pub struct RetryOverride {
+    /// Preset to start from, in place of attempts and delays of the policy that it is applied to.
+    pub preset: Option<Preset>,
     /// Largest number of attempts, the first one included.
     pub max_attempts: Option<u32>,
     /// Delay before the second attempt.
@@ -39,6 +42,7 @@ impl RetryOverride {
     /// Creates an override without settings.
     pub const fn new() -> Self {
         RetryOverride {
+            preset: None,
             max_attempts: None,
             base_delay: None,
             max_delay: None,
@@ -48,6 +52,8 @@ impl RetryOverride {
     }
 
     setters! {
+        /// Starts from a preset.
+        preset(preset: Preset) => preset = Some(preset);
         /// Sets the largest number of attempts, the first one included.
         max_attempts(attempts: u32) => max_attempts = Some(attempts);
         /// Sets the delay before the second attempt.
@@ -83,9 +89,15 @@ impl RetryOverride {
         if sets_both { policy.validate() } else { clamped(policy).validate() }
     }
 
-    /// Returns this override with unset fields taken from `other`.
+    /// Returns this override with unset fields taken from `other`. A preset replaces all of them, and a base delay or multiplier replaces
+    /// a preset with fixed delays.
     pub fn or(self, other: RetryOverride) -> Self {
+        if self.preset.is_some() {
+            return self;
+        }
+        let is_exponential = self.base_delay.is_some() || self.multiplier.is_some();
         RetryOverride {
+            preset: other.preset.filter(|preset| !(preset.is_fixed() && is_exponential)),
             max_attempts: self.max_attempts.or(other.max_attempts),
             base_delay: self.base_delay.or(other.base_delay),
             max_delay: self.max_delay.or(other.max_delay),
@@ -97,25 +109,57 @@ impl RetryOverride {
     /// Merges the overrides of several subscriptions that match one event into the most permissive policy.
     ///
     /// For each field, over the overrides that set it: most attempts, shortest base delay, longest maximum delay, largest
-    /// multiplier, and the first jitter. A field that no override sets comes from the default.
+    /// multiplier, and the first jitter. A field that no override sets comes from the default. The fixed delays of a preset, if one
+    /// override has them, go before base delay and multiplier.
     pub fn merge<'a>(
         overrides: impl IntoIterator<Item = &'a RetryOverride>,
         default: &RetryPolicy,
     ) -> Result<RetryPolicy, PolicyError> {
-        let mut merged = RetryOverride::new();
+        let (mut merged, mut is_fixed) = (RetryOverride::new(), false);
         for next in overrides {
             next.apply_to(default)?;
+            is_fixed |= next.preset.is_some_and(Preset::is_fixed);
+            let next = next.without_preset();
             merged.max_attempts = both(merged.max_attempts, next.max_attempts, u32::max);
             merged.base_delay = both(merged.base_delay, next.base_delay, Duration::min);
             merged.max_delay = both(merged.max_delay, next.max_delay, Duration::max);
             merged.multiplier = both(merged.multiplier, next.multiplier, f64::max);
             merged.jitter = merged.jitter.or(next.jitter);
         }
-        merged.fill_from(default).map(clamped)?.validate()
+        let mut policy = merged.fill_from(default).map(clamped)?;
+        if is_fixed {
+            policy.backoff.growth = Growth::StandardWebhooks;
+        }
+        policy.validate()
+    }
+
+    /// Writes the settings of the preset out. Fixed delays are lost.
+    fn without_preset(&self) -> RetryOverride {
+        let Some(preset) = self.preset.map(Preset::policy) else { return self.clone() };
+        RetryOverride {
+            preset: None,
+            max_attempts: self.max_attempts.or(Some(preset.max_attempts())),
+            base_delay: self.base_delay.or(Some(preset.base_delay())),
+            max_delay: self.max_delay.or(Some(preset.max_delay())),
+            multiplier: self.multiplier.or(Some(preset.multiplier())),
+            jitter: self.jitter.or(Some(preset.jitter())),
+        }
     }
 
     pub(super) fn fill_from(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
         let mut policy = default.clone();
+        if let Some(preset) = self.preset {
+            let given =
+                [("base_delay", self.base_delay.is_some()), ("multiplier", self.multiplier.is_some())];
+            if let Some((second, _)) = given.into_iter().find(|(_, given)| *given && preset.is_fixed()) {
+                return Err(PolicyError::SetTwice { first: "preset", second });
+            }
+            let preset = preset.policy();
+            (policy.max_attempts, policy.backoff) = (preset.max_attempts, preset.backoff);
+        }
+        if self.base_delay.is_some() || self.multiplier.is_some() {
+            policy.backoff.growth = Growth::Exponential;
+        }
         let backoff = &mut policy.backoff;
         policy.max_attempts = self.max_attempts.unwrap_or(policy.max_attempts);
         backoff.base_delay = self.base_delay.unwrap_or(backoff.base_delay);
@@ -155,6 +199,41 @@ mod tests {
         let expected =
             RetryPolicy::builder().max_retries(5).base_delay(Duration::from_millis(500)).build().unwrap();
         assert_eq!(policy, expected);
+    }
+
+    #[test]
+    fn a_preset_replaces_attempts_and_delays_and_can_be_changed_further() {
+        let webhook = RetryPolicy::webhook();
+        let standard = RetryOverride::new().preset(Preset::Standard);
+        assert_eq!(standard.apply_to(&webhook).unwrap(), RetryPolicy::standard());
+        let longer = standard.clone().max_attempts(12).apply_to(&webhook).unwrap();
+        assert_eq!((longer.max_attempts(), longer.backoff().nominal(3).as_secs()), (12, 300));
+        let patient = RetryOverride::new().preset(Preset::Patient).base_delay_ms(5000);
+        assert_eq!(patient.apply_to(&webhook).unwrap().backoff().nominal(3).as_secs(), 10);
+        let both = standard.clone().base_delay_ms(500).apply_to(&webhook).unwrap_err().to_string();
+        assert!(both.contains("preset and base_delay set the same thing"), "{both}");
+        // A later change replaces the fixed delays.
+        let changed =
+            RetryOverride::new().base_delay_ms(500).or(standard.clone()).apply_to(&webhook).unwrap();
+        assert_eq!((changed.max_attempts(), changed.backoff().nominal(3).as_millis()), (5, 1000));
+        assert_eq!(standard.clone().or(RetryOverride::new().base_delay_ms(500)), standard);
+        let under = RetryOverride::new().base_delay_ms(500).apply_to(&RetryPolicy::standard()).unwrap();
+        assert_eq!(under.backoff().nominal(3).as_millis(), 1000, "over a server with fixed delays");
+        for json in [r#"{"preset":"standard"}"#, r#"{"max_attempts":30,"preset":"patient"}"#] {
+            let read: RetryOverride = serde_json::from_str(json).unwrap();
+            let again: RetryOverride = serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
+            assert_eq!((read.preset.is_some(), &again), (true, &read));
+        }
+        assert!(serde_json::from_str::<RetryOverride>(r#"{"preset":"bus"}"#).is_err());
+    }
+
+    #[test]
+    fn fixed_delays_of_one_override_go_before_those_of_others() {
+        let policy = merged(&[
+            RetryOverride::new().max_retries(1).base_delay_ms(200),
+            RetryOverride::new().preset(Preset::Standard),
+        ]);
+        assert_eq!((policy.max_attempts(), policy.backoff().nominal(3).as_secs()), (10, 300));
     }
 
     #[test]

@@ -70,6 +70,46 @@ async fn a_message_whose_sender_never_increases_retry_count_goes_to_review() {
     }
 }
 
+/// A message is in its queue twice, after a lost confirm for example, and both fail. One of them is handled later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duplicate_that_fails_again_uses_up_no_retry() {
+    for database in Database::each() {
+        let world = World::on(database).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        world.fails(&message("m", &queue)).await;
+        assert_eq!(world.client.next(&queue).await.retry_count(), 1);
+        for duplicate in 0..4 {
+            let error_reason = format!("timed out after {duplicate} s");
+            world.fails(&RetryMessage { retry_count: 1, error_reason, ..message("m", &queue) }).await;
+            let seen = world.client.next(&queue).await;
+            assert_eq!(seen.retry_count(), 2, "duplicate {duplicate}");
+            assert_eq!(seen.text(header::MESSAGE_ID), "m");
+        }
+        let metrics = world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
+        assert_eq!((metrics.copies, metrics.uncounted), (3, 0));
+        assert!(metrics.reviewed.is_empty(), "it is not in review: {:?}", metrics.reviewed);
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_with_a_constant_retry_count_ends_in_review() {
+    let world = World::on(Database::file()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    let failed = RetryMessage { retry_count: 1, ..message("m", &queue) };
+    for count in [2, 3] {
+        world.fails(&failed).await;
+        assert_eq!(world.client.next(&queue).await.retry_count(), count);
+    }
+    world.fails(&failed).await;
+    assert_eq!(world.reviewed().await["reason"], "retries_exhausted");
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_delivered_twice_is_one_task() {
     for database in Database::each() {

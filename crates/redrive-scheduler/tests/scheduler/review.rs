@@ -235,6 +235,7 @@ async fn an_unreadable_task_is_shown_and_can_be_discarded() {
             metadata: Metadata::new(),
             created_at: Timestamp::from_millis(now_ms()),
             due_at: Timestamp::from_millis(now_ms()),
+            is_scheduled: false,
             retry: None,
             to: Routing::Each(vec![SubscriptionName::new(redrive_scheduler::REPUBLISHER).unwrap()]),
         };

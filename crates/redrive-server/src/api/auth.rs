@@ -1,23 +1,29 @@
 //! Authentication and scopes of requests.
 //!
 //! Without any token on record, a local request may do everything: one from a loopback address, to a loopback name, that no proxy has
-//! forwarded. As soon as one token is on record, every request needs a token.
+//! forwarded. Only the first token is left to the command line: a local program must not lock the operator out. As soon as one token is on
+//! record, every request needs a token.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use redrive::store::StoreError;
 
+use super::health::is_health_check;
 use super::http_context::HttpContext;
 use super::origin::is_local;
 use super::problem::{Code, Problem};
+use crate::bucket::Bucket;
 use crate::tokens::cache::Lookup;
 use redrive_api::tokens::Scope;
+
+/// Interval at which a waiting request checks its token. Together with the age of the cached tokens it is less than a second.
+pub(crate) const VALIDITY_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Request extension of the in-process client. It bypasses tokens: a caller that can open the database can do everything anyway.
 #[derive(Copy, Clone, Debug)]
@@ -38,6 +44,11 @@ impl Caller {
         self.token.as_deref().unwrap_or("local")
     }
 
+    /// Whether the caller may create the first token: only a client in this process, such as the command line.
+    pub(crate) fn may_create_first_token(&self) -> bool {
+        self.is_in_process
+    }
+
     /// Whether a long request may continue.
     pub(crate) async fn is_still_valid(&self, http: &HttpContext) -> bool {
         let valid = match &self.token {
@@ -47,6 +58,16 @@ impl Caller {
         };
         // A store that does not answer for a moment ends no request.
         valid.unwrap_or(true)
+    }
+
+    /// Resolves when a waiting request may not continue: its token was revoked or has expired.
+    pub(crate) async fn ended(&self, http: &HttpContext) {
+        loop {
+            tokio::time::sleep(VALIDITY_CHECK_INTERVAL).await;
+            if !self.is_still_valid(http).await {
+                return;
+            }
+        }
     }
 
     fn may(&self, scope: &Scope) -> Result<(), Problem> {
@@ -117,24 +138,52 @@ pub(crate) async fn identify(
     next: Next,
 ) -> Result<Response, Problem> {
     let is_in_process = request.extensions().get::<InProcessCaller>().is_some();
-    let secret = bearer(request.headers())?.map(str::to_owned);
-    let caller = match secret {
-        _ if is_in_process => Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process },
-        Some(secret) => with_token(&http, &secret).await?,
-        None => without_token(&http, is_local(&request)).await?,
+    let secret = bearer(request.headers()).map(|secret| secret.map(str::to_owned));
+    let found = match secret {
+        _ if is_in_process => {
+            Ok((Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process }, None))
+        }
+        Ok(Some(secret)) => with_token(&http, &secret).await,
+        Ok(None) => without_token(&http, is_local(&request)).await.map(|caller| (caller, None)),
+        Err(problem) => Err(problem),
     };
+    let (caller, bucket) = match found {
+        Ok(found) => found,
+        Err(problem) => {
+            http.limits.take_anonymous()?;
+            return Err(problem);
+        }
+    };
+    // The caller's own bucket first: what it refuses takes nothing from the bucket of all.
+    if let Some(bucket) = bucket {
+        bucket.take().map_err(|wait| too_many("this token asks", wait))?;
+    }
+    http.limits.requests.take().map_err(|wait| too_many("all callers together ask", wait))?;
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }
 
-/// The caller that holds this token.
-async fn with_token(http: &HttpContext, secret: &str) -> Result<Caller, Problem> {
+/// Limits the requests of a public route.
+pub(crate) async fn limit_public(
+    State(http): State<Arc<HttpContext>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let route = request.extensions().get::<MatchedPath>();
+    if !route.is_some_and(|route| is_health_check(route.as_str())) {
+        http.limits.take_anonymous()?;
+    }
+    Ok(next.run(request).await)
+}
+
+/// The caller that holds this token, and the token's bucket.
+async fn with_token(http: &HttpContext, secret: &str) -> Result<(Caller, Option<Arc<Bucket>>), Problem> {
     match http.tokens.find(secret).await.map_err(unknown_caller)? {
         Lookup::Valid(entry) => {
-            entry.bucket.take().map_err(|wait| too_many("this token", wait))?;
             let token = &entry.token;
             let scopes = token.body.scopes.as_slice().into();
-            Ok(Caller { token: Some(token.id.as_str().into()), scopes, is_in_process: false })
+            let caller = Caller { token: Some(token.id.as_str().into()), scopes, is_in_process: false };
+            Ok((caller, Some(Arc::clone(&entry.bucket))))
         }
         Lookup::Expired => Err(Problem::new(Code::InvalidToken, "the token has expired: ask for a new one")),
         Lookup::Unknown => Err(Problem::new(

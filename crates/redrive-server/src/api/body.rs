@@ -13,12 +13,18 @@ use redrive_retry::duration::format_duration;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use super::auth::Caller;
+use super::body_memory::BodyReservation;
 use super::http_context::{HttpContext, ServiceState};
-use super::limits::BodyReservation;
+use super::objects_only::ObjectsOnly;
 use super::problem::{Code, Problem};
 
 /// Time that one request waits in total for body memory.
 const BODY_MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Rate at which a body must arrive, after a grace period: a client that drips its body holds memory and a connection.
+const MIN_BODY_BYTES_PER_SECOND: u64 = 16 << 10;
+const BODY_GRACE: Duration = Duration::from_secs(5);
 
 /// Bytes of a refused body that are read and dropped, and for how long: a client that is cut off while it sends does not read the
 /// answer.
@@ -127,19 +133,20 @@ pub(crate) async fn read(
         )
     };
     let length = header_number(request.headers());
+    let mut reserved = http.limits.bodies.reserve(request.extensions().get().map_or("", Caller::name));
     let mut body = request.into_body();
     if length.is_some_and(|length| length > limit as u64) {
         let _ = tokio::time::timeout(DROP_TIMEOUT, drop_body(body)).await;
         return Err(too_large());
     }
-    let (mut reserved, mut bytes) = (http.limits.reserve_body(), Vec::new());
-    let (mut memory_timeout, mut until) = (BODY_MEMORY_TIMEOUT, Instant::now() + http.limits.body_timeout);
+    let (mut memory_timeout, mut bytes, mut start) = (BODY_MEMORY_TIMEOUT, Vec::new(), Instant::now());
     loop {
-        let frame = tokio::time::timeout_at(until, body.frame()).await.map_err(|_| {
-            let within = format_duration(http.limits.body_timeout);
+        let time = time_for(bytes.len()).min(http.limits.body_timeout);
+        let frame = tokio::time::timeout_at(start + time, body.frame()).await.map_err(|_| {
+            let (got, within) = (bytes.len(), format_duration(time));
             Problem::new(
                 Code::RequestTimeout,
-                format!("the body did not arrive within {within}: send it faster"),
+                format!("only {got} bytes of the body arrived within {within}: send it faster"),
             )
         })?;
         let Some(frame) = frame else { return Ok((reserved, bytes)) };
@@ -158,9 +165,14 @@ pub(crate) async fn read(
         }
         // The timeout covers all waits together, and the client is not charged for them.
         memory_timeout = memory_timeout.saturating_sub(began.elapsed());
-        until += began.elapsed();
+        start += began.elapsed();
         bytes.extend_from_slice(&data);
     }
+}
+
+/// Time in which a body must have begun to send more than these bytes.
+fn time_for(bytes: usize) -> Duration {
+    BODY_GRACE + Duration::from_millis(bytes as u64 * 1000 / MIN_BODY_BYTES_PER_SECOND)
 }
 
 async fn drop_body(mut body: Body) {
@@ -196,7 +208,15 @@ pub(crate) fn wrong_type(use_this: &str) -> Problem {
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| Problem::invalid(unreadable(&error)))
+    from_json(bytes).map_err(|error| Problem::invalid(unreadable(&error)))
+}
+
+/// Reads a JSON text, in which every structure is an object.
+pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = T::deserialize(ObjectsOnly(&mut reader))?;
+    reader.end()?;
+    Ok(value)
 }
 
 /// Says why a JSON text cannot be read, and where.

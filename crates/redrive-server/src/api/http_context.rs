@@ -6,6 +6,7 @@ use redrive::store::Store;
 use redrive_scheduler::Review;
 use tokio::sync::watch;
 
+use super::health::WriteProbe;
 use super::{LimitArgs, Limits, Meter};
 use crate::telemetry::{RequestSpans, Telemetry};
 use crate::tokens::cache::TokenCache;
@@ -16,6 +17,7 @@ pub(crate) struct HttpContext {
     pub(crate) tokens: TokenCache,
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
+    pub(crate) write_probe: WriteProbe,
     /// Traces of requests, if there is a collector.
     pub(crate) request_spans: Option<RequestSpans>,
     /// Whether the service shuts down.
@@ -34,6 +36,7 @@ impl HttpContext {
             tokens: TokenCache::new(store, limits.token_rate_limit),
             limits: Limits::new(limits),
             meter: Meter::default(),
+            write_probe: WriteProbe::default(),
             request_spans: telemetry.map(Telemetry::request_spans),
             stopping,
         })

@@ -100,6 +100,11 @@ impl Ticket {
         self.leased.as_ref().map_or_else(EventId::new, |leased| leased.id(index))
     }
 
+    /// Whether the request has a key, from which its ids are derived.
+    pub(crate) fn has_key(&self) -> bool {
+        self.leased.is_some()
+    }
+
     /// Records the response under the key, and returns it.
     pub(crate) async fn record_response(self, api: &Api, body: String) -> Response {
         if let Some(LeasedKey { key, owner, .. }) = self.leased

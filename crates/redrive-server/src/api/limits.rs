@@ -1,17 +1,23 @@
-//! Limits on connections, requests and body memory.
+//! Limits on connections, requests and body memory. Each has a share that no single caller or address can use up.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches as _};
 use redrive_retry::duration::parse_duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::auth::too_many;
+use super::body_memory::BodyMemory;
+use super::problem::Problem;
 use crate::bucket::Bucket;
+use crate::open_files;
 
-/// Bytes of one permit: the number of permits must fit 32 bits.
-const BLOCK: usize = 1024;
+/// Requests per second without a valid token, of all clients together.
+const ANONYMOUS_RATE: u32 = 1000;
 
 /// Limits of the HTTP server.
 #[derive(Clone, Debug, Args)]
@@ -20,7 +26,10 @@ pub struct LimitArgs {
     /// Open connections at a time; further ones wait
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_connections: u32,
-    /// Requests per second, of all callers together
+    /// Open connections of one address, or of one IPv6 network (/64); further ones are refused [default: half of --max-connections]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_connections_per_address: Option<u32>,
+    /// Requests per second, of all authenticated callers together
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate_limit: u32,
     /// Requests per second of one token
@@ -32,7 +41,7 @@ pub struct LimitArgs {
     /// Timeout of a request body, and of a client that does not read its response
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub body_timeout: Duration,
-    /// Memory for the bodies of requests, in MiB
+    /// Memory for the bodies of requests above 64 KiB, in MiB; one caller gets at most half
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_000_000))]
     pub body_memory: u32,
 }
@@ -49,75 +58,59 @@ impl Default for LimitArgs {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub requests: Bucket,
+    /// Requests without a valid token have a bucket of their own, so that they cost authenticated callers nothing.
+    anonymous: Bucket,
     pub connections: Arc<Connections>,
     /// Timeout of a body.
     pub body_timeout: Duration,
-    bodies: Semaphore,
-    body_blocks: usize,
+    pub bodies: BodyMemory,
 }
 
 impl Limits {
     pub(crate) fn new(args: &LimitArgs) -> Self {
-        let blocks = args.body_memory as usize * (1 << 20) / BLOCK;
+        let max_connections = open_files::clamp_connections(args.max_connections);
+        let max_per_address = args.max_connections_per_address.unwrap_or(max_connections.div_ceil(2));
         Limits {
-            connections: Arc::new(Connections::new(args.max_connections)),
+            connections: Arc::new(Connections::new(max_connections, max_per_address)),
             requests: Bucket::new(args.rate_limit),
+            anonymous: Bucket::new(ANONYMOUS_RATE),
             body_timeout: args.body_timeout,
-            bodies: Semaphore::new(blocks),
-            body_blocks: blocks,
+            bodies: BodyMemory::new((args.body_memory as usize) << 20),
         }
     }
 
-    /// Memory that is reserved for bodies now.
-    pub(crate) fn body_bytes(&self) -> u64 {
-        ((self.body_blocks - self.bodies.available_permits()) * BLOCK) as u64
-    }
-
-    /// A reservation for a body, empty at first.
-    pub(crate) fn reserve_body(&self) -> BodyReservation<'_> {
-        BodyReservation { bodies: &self.bodies, blocks: None }
+    /// Counts a request without a valid token.
+    pub(crate) fn take_anonymous(&self) -> Result<(), Problem> {
+        self.anonymous.take().map_err(|wait| too_many("clients without a valid token ask", wait))
     }
 }
 
-/// Memory reservation of a body. It grows with the bytes that arrive: an announced length may never arrive.
-#[derive(Debug)]
-pub(crate) struct BodyReservation<'a> {
-    bodies: &'a Semaphore,
-    blocks: Option<SemaphorePermit<'a>>,
-}
-
-impl BodyReservation<'_> {
-    /// Waits until the reservation covers this many bytes.
-    pub(crate) async fn grow_to(&mut self, bytes: usize) {
-        let held = self.blocks.as_ref().map_or(0, SemaphorePermit::num_permits);
-        let missing = u32::try_from(bytes.div_ceil(BLOCK).saturating_sub(held)).unwrap_or(u32::MAX);
-        if missing > 0 {
-            let more = self.bodies.acquire_many(missing).await.expect("it is never closed");
-            match &mut self.blocks {
-                Some(blocks) => blocks.merge(more),
-                none => *none = Some(more),
-            }
-        }
-    }
-}
-
-/// Counts open connections and bounds their number.
+/// Counts open connections and bounds their number, in all and by address.
 #[derive(Debug)]
 pub(crate) struct Connections {
     free: Arc<Semaphore>,
     open: AtomicU64,
+    max_per_address: u32,
+    /// Open connections by address. A std mutex: locked for a map operation, never across an await.
+    by_address: Mutex<HashMap<IpAddr, u32>>,
 }
 
 /// Slot of one open connection; freed on drop.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     all: Arc<Connections>,
+    address: IpAddr,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Connections {
-    pub(crate) fn new(max: u32) -> Self {
-        Connections { free: Arc::new(Semaphore::new(max as usize)), open: AtomicU64::new(0) }
+    pub(crate) fn new(max: u32, max_per_address: u32) -> Self {
+        Connections {
+            free: Arc::new(Semaphore::new(max as usize)),
+            open: AtomicU64::new(0),
+            max_per_address,
+            by_address: Mutex::default(),
+        }
     }
 
     /// Waits until one more connection is allowed.
@@ -125,10 +118,25 @@ impl Connections {
         Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
     }
 
-    /// Counts an accepted connection until its slot is dropped.
-    pub(crate) fn opened(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> ConnectionSlot {
+    /// Counts an accepted connection until its slot is dropped; `None` if its address has too many.
+    pub(crate) fn opened(
+        self: &Arc<Self>,
+        permit: OwnedSemaphorePermit,
+        peer: IpAddr,
+    ) -> Option<ConnectionSlot> {
+        let address = network(peer);
+        let mut by_address = self.by_address();
+        let count = by_address.entry(address).or_default();
+        if *count >= self.max_per_address {
+            return None;
+        }
+        *count += 1;
         self.open.fetch_add(1, Ordering::Relaxed);
-        ConnectionSlot { all: Arc::clone(self), _permit: permit }
+        Some(ConnectionSlot { all: Arc::clone(self), address, _permit: permit })
+    }
+
+    fn by_address(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of open connections.
@@ -140,5 +148,46 @@ impl Connections {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.all.open.fetch_sub(1, Ordering::Relaxed);
+        let mut by_address = self.all.by_address();
+        if let Some(count) = by_address.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                by_address.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// The address, or its network of IPv6, of which one host usually has all addresses.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_are_counted_by_address_and_by_ipv6_network() {
+        let connections = Arc::new(Connections::new(10, 2));
+        let open = async |address: &str| {
+            let permit = connections.acquire().await;
+            connections.opened(permit, address.parse().unwrap())
+        };
+        let (one, two) = (open("10.0.0.1").await, open("::ffff:10.0.0.1").await);
+        assert!(one.is_some() && two.is_some());
+        assert!(open("10.0.0.1").await.is_none(), "the address has its share");
+        let _other = open("10.0.0.2").await.unwrap();
+        let (_a, _b) = (open("2001:db8::1").await.unwrap(), open("2001:db8::2").await.unwrap());
+        assert!(open("2001:db8::3").await.is_none(), "of one network");
+        assert!(open("2001:db8:0:1::1").await.is_some());
+        drop(one);
+        assert!(open("10.0.0.1").await.is_some(), "a closed connection counts no more");
+        drop(two);
+        assert_eq!(connections.count(), 3);
+        assert_eq!(connections.by_address().len(), 2, "addresses without connections are forgotten");
     }
 }

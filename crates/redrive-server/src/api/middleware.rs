@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 
-use super::auth::too_many;
+use super::health::is_health_check;
 use super::http_context::HttpContext;
 use super::metrics::meter::known;
 use super::origin::check_origin;
@@ -41,8 +41,7 @@ pub(crate) async fn handle(
     // Health checks are not traced.
     let spans = http.request_spans.as_ref().filter(|_| !is_health_check(route));
     let span = spans.map(|spans| spans.begin(&mut request, known(&method), route));
-    let mut response =
-        run_limited(&http, request, next, route).await.unwrap_or_else(IntoResponse::into_response);
+    let mut response = run_limited(request, next, route).await.unwrap_or_else(IntoResponse::into_response);
     for (name, value) in HEADERS {
         response.headers_mut().entry(name).or_insert(value);
     }
@@ -60,21 +59,9 @@ pub(crate) async fn handle(
     response
 }
 
-fn is_health_check(route: &str) -> bool {
-    matches!(route, "/healthz" | "/health" | "/readyz")
-}
-
-/// Applies rate limit, origin check, panic guard and timeout, then calls the handler.
-async fn run_limited(
-    http: &HttpContext,
-    request: Request,
-    next: Next,
-    route: &str,
-) -> Result<Response, Problem> {
-    // Health checks have no rate limit.
-    if !is_health_check(route) {
-        http.limits.requests.take().map_err(|wait| too_many("the server", wait))?;
-    }
+/// Refuses repeated headers and foreign origins, guards against panics and applies the timeout, then calls the handler.
+async fn run_limited(request: Request, next: Next, route: &str) -> Result<Response, Problem> {
+    refuse_repeated_headers(request.headers())?;
     check_origin(&request)?;
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
     match tokio::time::timeout(HANDLER_TIMEOUT, handled).await {
@@ -88,4 +75,14 @@ async fn run_limited(
             Err(Problem::new(Code::OutcomeUnknown, say).after(Duration::from_secs(5)))
         }
     }
+}
+
+/// Refuses a request whose host, caller or key is ambiguous: a proxy may read the first of two headers, and this server the other one.
+fn refuse_repeated_headers(headers: &HeaderMap) -> Result<(), Problem> {
+    for name in [header::HOST.as_str(), header::AUTHORIZATION.as_str(), "idempotency-key"] {
+        if headers.get_all(name).iter().nth(1).is_some() {
+            return Err(Problem::invalid(format!("the header {name} occurs more than once: send it once")));
+        }
+    }
+    Ok(())
 }

@@ -6,6 +6,8 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+mod body_memory;
+mod diagnostics;
 mod dlq;
 mod endpoints;
 mod events;
@@ -15,6 +17,7 @@ mod idempotency;
 mod limits;
 pub(crate) mod metrics;
 pub(crate) mod middleware;
+mod objects_only;
 pub(crate) mod openapi;
 pub(crate) mod origin;
 pub(crate) mod page;
@@ -45,6 +48,7 @@ use utoipa_axum::router::OpenApiRouter;
 use self::http_context::{HttpContext, ServiceState};
 pub use self::limits::LimitArgs;
 pub(crate) use self::limits::{Connections, Limits};
+use self::metrics::audit_log::AuditLog;
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
@@ -64,6 +68,8 @@ pub(crate) struct Api {
     pub(crate) http: Arc<HttpContext>,
     /// Whether this process dispatches, so that it knows the state of circuit breakers.
     pub(crate) dispatches: bool,
+    /// Counters of the audit log in the database.
+    pub(crate) audit_log: AuditLog,
 }
 
 impl Api {
@@ -80,9 +86,18 @@ impl Api {
         let tasks = dispatches.then(|| tasks.start());
         let pull_subscriptions = PullSubscriptions::open(bus.clone()).await.map_err(Failure::failed)?;
         let store = Arc::clone(bus.store());
-        let feed = Feed::new();
-        let api =
-            Arc::new(Api { bus, store, idempotency, webhooks, pull_subscriptions, feed, http, dispatches });
+        let (feed, audit_log) = (Feed::new(), AuditLog::default());
+        let api = Arc::new(Api {
+            bus,
+            store,
+            idempotency,
+            webhooks,
+            pull_subscriptions,
+            feed,
+            http,
+            dispatches,
+            audit_log,
+        });
         let polling = Arc::clone(&api);
         tokio::spawn(async move {
             polling.feed.run(Arc::clone(&polling.store), polling.http.stopping.clone()).await;
@@ -116,6 +131,7 @@ fn authenticated_routes() -> Routes {
         .merge(events::routes())
         .merge(dlq::routes())
         .merge(stats::routes())
+        .merge(diagnostics::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
         .merge(endpoints::routes())
@@ -139,16 +155,24 @@ pub(crate) fn with_middleware<S: ServiceState + Clone + 'static>(
     public: OpenApiRouter<S>,
 ) -> Router<S> {
     let authenticated = authenticated.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
+    let limit_public = from_fn_with_state(Arc::clone(&http), auth::limit_public);
+    let public = public.route_layer(limit_public.clone());
+    let refusal = |code, say: &'static str| {
+        let http = Arc::clone(&http);
+        move || {
+            let limited = http.limits.take_anonymous();
+            async move { limited.err().unwrap_or_else(|| Problem::new(code, say)) }
+        }
+    };
     let (router, document) =
         OpenApiRouter::with_openapi(about).merge(authenticated).merge(public).split_for_parts();
     router
-        .merge(openapi::route(document))
-        .fallback(|| async {
-            Problem::new(Code::NotFound, "there is nothing at this path: see /openapi.json")
-        })
-        .method_not_allowed_fallback(|| async {
-            Problem::new(Code::MethodNotAllowed, "use a method that the header `allow` names")
-        })
+        .merge(openapi::route(document).route_layer(limit_public))
+        .fallback(refusal(Code::NotFound, "there is nothing at this path: see /openapi.json"))
+        .method_not_allowed_fallback(refusal(
+            Code::MethodNotAllowed,
+            "use a method that the header `allow` names",
+        ))
         .layer(from_fn_with_state(http, self::middleware::handle))
 }
 

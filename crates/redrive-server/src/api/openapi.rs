@@ -2,11 +2,12 @@
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::routing::get;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{
-    Components, ContentBuilder, Info, OpenApi, OpenApiBuilder, PathItem, Ref, ResponseBuilder,
+    Components, ContentBuilder, Info, OpenApi, OpenApiBuilder, PathItem, Ref, RefOr, Response,
+    ResponseBuilder,
 };
 use utoipa::{PartialSchema, ToSchema};
 
@@ -32,8 +33,8 @@ pub(crate) fn of(title: &str, about: &str) -> OpenApi {
 
 /// Serves the document, which is serialised once.
 pub(crate) fn route<S: Clone + Send + Sync + 'static>(mut document: OpenApi) -> Router<S> {
-    for item in document.paths.paths.values_mut() {
-        add_problem(item);
+    for (path, item) in &mut document.paths.paths {
+        add_problems(path, item);
     }
     let text = Bytes::from(document.to_json().expect("a document always serialises"));
     Router::new().route(
@@ -45,17 +46,47 @@ pub(crate) fn route<S: Clone + Send + Sync + 'static>(mut document: OpenApi) -> 
     )
 }
 
-/// Adds the problem answer to every operation.
-fn add_problem(item: &mut PathItem) {
+/// Adds the problems that an operation can answer, by what it is: the middleware and the extractors refuse requests in the same way
+/// everywhere. A status of one operation alone is in its own description.
+fn add_problems(path: &str, item: &mut PathItem) {
     let PathItem { get, put, post, delete, patch, .. } = item;
-    let problem = ResponseBuilder::new()
-        .description("A problem; `code` names its kind")
-        .content(
-            problem::MEDIA_TYPE,
-            ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build(),
-        )
-        .build();
-    for operation in [get, put, post, delete, patch].into_iter().flatten() {
-        operation.responses.responses.insert("default".to_owned(), problem.clone().into());
+    let changing = [put, post, delete, patch].into_iter().flatten().map(|operation| (operation, true));
+    for (operation, changes) in changing.chain(get.iter_mut().map(|operation| (operation, false))) {
+        let sometimes: [(bool, &[StatusCode]); 5] = [
+            (
+                true,
+                &[
+                    StatusCode::BAD_REQUEST,
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                ],
+            ),
+            (
+                operation.security.is_some(),
+                &[StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS],
+            ),
+            (
+                operation.request_body.is_some(),
+                &[
+                    StatusCode::REQUEST_TIMEOUT,
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ],
+            ),
+            (path.contains('{'), &[StatusCode::NOT_FOUND]),
+            (changes, &[StatusCode::CONFLICT]),
+        ];
+        let responses = &mut operation.responses.responses;
+        for status in sometimes.iter().filter(|(holds, _)| *holds).flat_map(|(_, statuses)| *statuses) {
+            let description = status.canonical_reason().unwrap_or("A problem");
+            responses.entry(status.as_str().to_owned()).or_insert_with(|| problem(description));
+        }
+        responses.insert("default".to_owned(), problem("A problem; `code` names its kind"));
     }
+}
+
+fn problem(description: &str) -> RefOr<Response> {
+    let schema = Ref::from_schema_name(Problem::name());
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    ResponseBuilder::new().description(description).content(problem::MEDIA_TYPE, content).build().into()
 }

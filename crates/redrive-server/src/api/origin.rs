@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
-use axum::http::{Method, Uri, header};
+use axum::http::{HeaderName, Method, Uri, Version, header};
 
 use super::problem::{Code, Problem};
 
@@ -16,9 +16,17 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 pub(super) fn is_local(request: &Request) -> bool {
     let is_near =
         request.extensions().get::<Peer>().is_some_and(|Peer(peer)| peer.ip().to_canonical().is_loopback());
-    let passed_on = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
-    let is_direct = !passed_on.iter().any(|name| request.headers().contains_key(*name));
+    // HTTP/1.0 is what proxies speak by default, and hardly any client.
+    let is_direct = request.version() >= Version::HTTP_11 && !request.headers().keys().any(is_of_proxy);
     is_near && is_direct && host(request).is_some_and(|host| is_loopback_name(&host))
+}
+
+/// Whether proxies add this header.
+fn is_of_proxy(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, "forwarded" | "via" | "x-real-ip" | "true-client-ip")
+        || name.starts_with("x-forwarded-")
+        || name.starts_with("cf-")
 }
 
 /// Host and port that the request names.
@@ -92,9 +100,25 @@ mod tests {
             assert!(!local("127.0.0.1:5000", &[("host", host)]), "{host:?}");
         }
         assert!(!local("127.0.0.1:5000", &[]), "no host at all");
-        for name in ["forwarded", "X-Forwarded-For", "x-real-ip", "via"] {
+        let of_proxies = [
+            "forwarded",
+            "X-Forwarded-For",
+            "x-forwarded-proto",
+            "x-forwarded-anything",
+            "x-real-ip",
+            "via",
+            "cf-ray",
+            "CF-Connecting-IP",
+            "true-client-ip",
+        ];
+        for name in of_proxies {
             assert!(!local("127.0.0.1:5000", &[("host", "localhost"), (name, "10.0.0.7")]), "{name}");
         }
+        let mut by_nginx = request("GET", &[("host", "localhost:8080"), ("connection", "close")]);
+        by_nginx.extensions_mut().insert(Peer("127.0.0.1:5000".parse().unwrap()));
+        assert!(is_local(&by_nginx));
+        *by_nginx.version_mut() = Version::HTTP_10;
+        assert!(!is_local(&by_nginx), "HTTP/1.0");
     }
 
     #[test]

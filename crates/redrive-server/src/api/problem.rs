@@ -40,6 +40,7 @@ codes! {
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long to arrive";
     Misdirected = "misdirected", MISDIRECTED_REQUEST, "The leases belong to another server";
     Conflict = "conflict", CONFLICT, "Conflict with the current state";
+    IdTaken = "id_taken", CONFLICT, "Another event has this id";
     NotDead = "not_dead", CONFLICT, "The event is not in the dead-letter queue";
     NotInReview = "not_in_review", CONFLICT, "The message is not in review";
     InProgress = "in_progress", CONFLICT, "The same request is in flight";
@@ -139,6 +140,7 @@ impl From<StoreError> for Problem {
         let said = error.to_string();
         match error {
             StoreError::NoSuchEvent { .. } => Problem::new(Code::NotFound, said),
+            StoreError::IdTaken { .. } => Problem::new(Code::IdTaken, said),
             StoreError::NotDead { .. } => Problem::new(Code::NotDead, said),
             StoreError::PayloadTooLarge { .. }
             | StoreError::MetadataTooLarge { .. }

@@ -14,6 +14,7 @@ const MAX_WAIT_MS: u64 = 86_400_000;
 pub(crate) fn view(retry: RetryOverride) -> Retry {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     Retry {
+        preset: retry.preset.map(|preset| preset.name().to_owned().into()),
         max_attempts: retry.max_attempts,
         base_delay_ms: retry.base_delay.map(millis),
         max_delay_ms: retry.max_delay.map(millis),
@@ -41,8 +42,10 @@ fn check(retry: &Retry) -> Result<(), Problem> {
 /// Checks an override of a request, and converts it.
 pub(crate) fn into_override(given: Retry) -> Result<RetryOverride, Problem> {
     check(&given)?;
+    let preset = given.preset.map(|preset| preset.as_str().parse()).transpose();
     let jitter = given.jitter.map(|jitter| jitter.parse()).transpose();
     Ok(RetryOverride {
+        preset: preset.map_err(|error| Problem::invalid(format!("retry.preset: {error}")))?,
         max_attempts: given.max_attempts,
         base_delay: given.base_delay_ms.map(Duration::from_millis),
         max_delay: given.max_delay_ms.map(Duration::from_millis),

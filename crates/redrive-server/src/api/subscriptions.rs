@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use redrive::pull::PullRequest;
+use futures_util::TryFutureExt as _;
+use futures_util::future::{OptionFuture, join_all};
+use redrive::pull::{LeaseError, LeaseToken, PullRequest};
 use redrive::retry::RetryPolicy;
 use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
@@ -173,7 +175,7 @@ async fn remove_subscription(
     request_body = Option<Pull>, responses((status = 200, body = List<LeasedEvent>)))]
 async fn pull(
     State(api): ApiState,
-    _: MayConsume,
+    MayConsume(caller): MayConsume,
     Named(name): Named<PullSubscriptionName>,
     MaybeJson(wanted): MaybeJson<Pull>,
 ) -> Reply {
@@ -194,7 +196,14 @@ async fn pull(
     let leased = tokio::select! {
         leased = queue.pull(PullRequest { limit: max, lease, wait }) => leased,
         _ = stopping.wait_for(|is_stopping| *is_stopping) => Vec::new(),
+        () = caller.ended(&api.http) => Vec::new(),
     };
+    // Checked after the wait: a caller whose token has ended meanwhile gets nothing.
+    if !caller.is_still_valid(&api.http).await {
+        leased.iter().for_each(|one| queue.release(one.token));
+        let say = "the token was revoked or has expired while the request waited: ask for a new one";
+        return Err(Problem::new(Code::InvalidToken, say));
+    }
     let view = |one: redrive::pull::Leased| LeasedEvent {
         lease: LeaseName { instance: api.pull_subscriptions.instance, token: one.token }.to_string(),
         leased_until: one.until.into(),
@@ -210,12 +219,11 @@ async fn pull(
     Ok(reply::ok(&List { data: leased.into_iter().map(view).collect() }))
 }
 
-/// Applies an action to each lease.
-fn for_each(
-    api: &Api,
-    leases: Vec<String>,
-    mut act: impl FnMut(redrive::pull::LeaseToken) -> Result<(), redrive::pull::LeaseLost>,
-) -> Reply {
+/// Applies an action to all leases at the same time, so that their settlements share a commit.
+async fn for_each<F>(api: &Api, leases: Vec<String>, act: impl Fn(LeaseToken) -> F) -> Reply
+where
+    F: Future<Output = Result<(), LeaseError>>,
+{
     if !(1..=MAX_EVENTS).contains(&leases.len()) {
         return Err(Problem::invalid(format!("give 1 to {MAX_EVENTS} leases")));
     }
@@ -230,10 +238,14 @@ fn for_each(
             "another server granted these leases, or this one before a restart: ask the server that granted them, or let them end",
         ));
     }
+    let ended = named.iter().map(|lease| OptionFuture::from(is_ours(lease).then(|| act(lease.token))));
+    let ended = join_all(ended).await;
     let mut lost = Vec::new();
-    for (lease, text) in named.iter().zip(leases) {
-        if !is_ours(lease) || act(lease.token).is_err() {
-            lost.push(text);
+    for (ended, text) in ended.into_iter().zip(leases) {
+        match ended {
+            Some(Ok(())) => {}
+            Some(Err(LeaseError::Store(error))) => return Err(error.into()),
+            Some(Err(_)) | None => lost.push(text),
         }
     }
     Ok(reply::ok(&LeaseResults { done: named.len() - lost.len(), lost }))
@@ -242,7 +254,8 @@ fn for_each(
 /// Ack: settle events as handled
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Ack, responses((status = 200, body = LeaseResults)))]
+    request_body = Ack, responses((status = 200, body = LeaseResults),
+        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 async fn ack(
     State(api): ApiState,
     _: MayConsume,
@@ -250,13 +263,14 @@ async fn ack(
     Json(wanted): Json<Ack>,
 ) -> Reply {
     let (queue, _) = api.pull_subscriptions.find(&name).await?;
-    for_each(&api, wanted.leases, |token| queue.ack(token))
+    for_each(&api, wanted.leases, |token| queue.ack(token)).await
 }
 
 /// Nack: settle events as failed
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Nack, responses((status = 200, body = LeaseResults)))]
+    request_body = Nack, responses((status = 200, body = LeaseResults),
+        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 async fn nack(
     State(api): ApiState,
     _: MayConsume,
@@ -271,13 +285,15 @@ async fn nack(
         return Err(Problem::invalid("reason is at most 4096 characters long"));
     }
     let (queue, _) = api.pull_subscriptions.find(&name).await?;
-    for_each(&api, leases, |token| queue.nack(token, delay_ms.map(Duration::from_millis), reason.clone()))
+    let delay = delay_ms.map(Duration::from_millis);
+    for_each(&api, leases, |token| queue.nack(token, delay, reason.clone())).await
 }
 
 /// Extend leases
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/extend", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Extend, responses((status = 200, body = LeaseResults)))]
+    request_body = Extend, responses((status = 200, body = LeaseResults),
+        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 async fn extend(
     State(api): ApiState,
     _: MayConsume,
@@ -286,5 +302,5 @@ async fn extend(
 ) -> Reply {
     let (queue, usual) = api.pull_subscriptions.find(&name).await?;
     let lease = lease_of(Some(wanted.lease_ms), usual)?;
-    for_each(&api, wanted.leases, |token| queue.extend(token, lease).map(drop))
+    for_each(&api, wanted.leases, |token| queue.extend(token, lease).map_ok(drop)).await
 }

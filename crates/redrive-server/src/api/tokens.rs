@@ -72,7 +72,17 @@ async fn list_tokens(State(api): ApiState, _: MayAdmin, Query(query): Query<Page
 /// Create a token; no other answer shows it
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])),
     request_body = CreateToken, responses((status = 201, body = CreatedToken)))]
-async fn create_token(State(api): ApiState, _: MayAdmin, Json(wanted): Json<CreateToken>) -> Reply {
+async fn create_token(
+    State(api): ApiState,
+    MayAdmin(caller): MayAdmin,
+    Json(wanted): Json<CreateToken>,
+) -> Reply {
+    if caller.token.is_none() && !caller.may_create_first_token() {
+        return Err(Problem::new(
+            Code::TokenRequired,
+            "the first token is created on the command line: `redrive tokens create --name admin --scope admin`",
+        ));
+    }
     const { assert!(MAX_NAME_CHARS == 100, "as the schema says") };
     if wanted.expires_in_s.is_some_and(|seconds| seconds > MAX_LIFE_S) {
         return Err(Problem::invalid(format!(

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PullSubscriptionError;
 use crate::documents::all_documents;
+use crate::reserved;
 
 pub(crate) const KIND: &str = "queue";
 
@@ -19,7 +20,7 @@ pub(crate) const MAX_PULL_SUBSCRIPTIONS: usize = 1000;
 /// Documents read per query.
 const PAGE_SIZE: u32 = 200;
 
-/// Name of a pull subscription: 1 to 64 letters, digits, `-` and `_`; not like an endpoint.
+/// Name of a pull subscription: 1 to 64 letters, digits, `-` and `_`; none of the server's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PullSubscriptionName(String);
 
@@ -44,11 +45,14 @@ impl FromStr for PullSubscriptionName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let is_good = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        if !(1..=64).contains(&text.len()) || !text.bytes().all(is_good) || text.starts_with("ep_") {
+        if !(1..=64).contains(&text.len()) || !text.bytes().all(is_good) {
             let text: String = text.chars().take(64).collect();
             return Err(format!(
-                "{text:?} is not a name of a subscription: use 1 to 64 letters, digits, - and _; not ep_ at the beginning"
+                "{text:?} is not a name of a subscription: use 1 to 64 letters, digits, - and _"
             ));
+        }
+        if reserved::is_subscription(text) {
+            return Err(format!("the subscription {text:?} is the server's own: choose another name"));
         }
         Ok(PullSubscriptionName(text.to_owned()))
     }

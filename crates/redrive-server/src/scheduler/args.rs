@@ -15,7 +15,7 @@ use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::hidden_text::HiddenText;
 use crate::serve::defaults::Retention;
-use crate::serve::log::LogFormat;
+use crate::serve::log::{LogFormat, LogRetries};
 use crate::telemetry::TelemetryArgs;
 
 const DEFAULT_RABBITMQ_URL: &str = "amqp://localhost:5672";
@@ -29,7 +29,7 @@ pub struct SchedulerArgs {
     /// Service name, shown by the broker, in logs and by a collector
     #[arg(long, value_name = "NAME", env = "SERVICE_NAME", default_value = "retry-scheduler")]
     pub(super) service_name: String,
-    /// Port for health, metrics and review
+    /// Port for health, metrics and review, on 127.0.0.1 unless --bind (REDRIVE_SCHEDULER_BIND) names another address
     #[arg(long, value_name = "PORT", env = "HTTP_PORT", default_value_t = 8086)]
     http_port: u16,
     /// Address to listen on; beyond this machine (0.0.0.0), review requires a token
@@ -38,6 +38,9 @@ pub struct SchedulerArgs {
     /// Format of the log lines on standard error; RUST_LOG selects them
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
+    /// Log failed attempts one by one, or as one line per subscription and minute
+    #[arg(long, value_name = "MODE", value_enum, default_value = "each")]
+    pub(super) log_retries: LogRetries,
     /// Maximum time to finish work in flight when the service is stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub(super) shutdown_timeout: Duration,

@@ -63,7 +63,7 @@ fn by_queue(metrics: &Metrics) -> [Family; 3] {
     [scheduled, executed, exhausted]
 }
 
-fn totals(metrics: &Metrics) -> [Family; 9] {
+fn totals(metrics: &Metrics) -> [Family; 10] {
     [
         ("redrive_scheduler_received_total", "Messages received from the retry queue.", metrics.received),
         (
@@ -85,6 +85,11 @@ fn totals(metrics: &Metrics) -> [Family; 9] {
             "redrive_scheduler_undecodable_total",
             "Received messages that could not be decoded and went to manual review.",
             metrics.undecodable,
+        ),
+        (
+            "redrive_scheduler_unknown_fields_total",
+            "Unknown protobuf fields in received messages, which were ignored.",
+            metrics.unknown_fields,
         ),
         (
             "redrive_scheduler_returned_total",

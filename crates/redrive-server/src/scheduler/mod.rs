@@ -19,6 +19,8 @@ use self::service::Service;
 use crate::api::http_context::HttpContext;
 use crate::database;
 use crate::failure::Failure;
+use crate::open_files;
+use crate::serve::await_database::await_database;
 use crate::serve::{listen, log, runtime, signal};
 use crate::telemetry::Telemetry;
 use crate::tokens::token;
@@ -27,7 +29,8 @@ use crate::tokens::token;
 pub fn run(args: SchedulerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let runtime = runtime()?;
     let telemetry = args.telemetry.start(&args.service_name, Vec::new(), runtime.handle())?;
-    log::start(args.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+    let _log = log::start(args.log_format, args.log_retries, telemetry.as_ref().map(Telemetry::event_spans));
+    open_files::raise_limit();
     runtime.block_on(serve(args, telemetry, out))
 }
 
@@ -55,7 +58,11 @@ async fn serve(
     };
     let settings = args.settings();
     let transport = args.connect(&settings)?;
-    let engine = Engine::start(settings, location, transport).await.map_err(failed)?;
+    let start = async || {
+        let started = Engine::start(settings.clone(), &location, Arc::clone(&transport)).await;
+        started.map_err(failed)
+    };
+    let Some(engine) = await_database(db, &mut stop, start).await? else { return Ok(()) };
     let store = Arc::clone(engine.bus().store());
     let has_tokens = !store.versions(token::KIND).await?.is_empty();
     let (stopping, is_stopping) = watch::channel(false);

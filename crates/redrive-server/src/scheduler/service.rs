@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::metrics::families;
-use crate::api::health::{self, STORE_TIMEOUT, store_answers};
+use crate::api::health::{self, STORE_TIMEOUT};
 use crate::api::http_context::{HttpContext, ServiceState};
 use crate::api::problem::{Code, Problem, shutting_down};
 use crate::api::review;
@@ -62,16 +62,16 @@ async fn health_alias() -> Response {
     health::lives().await
 }
 
-/// Report whether the database answers and the broker is connected
+/// Report whether the database can write and the broker is connected
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health)))]
 async fn is_ready(State(service): State<Arc<Service>>) -> Response {
     if *service.http.stopping.borrow() {
         return shutting_down().into_response();
     }
     let broker = service.scheduler.counted().transport;
-    let has_store = store_answers(service.scheduler.bus().store().as_ref()).await;
+    let has_store = service.http.write_probe.can_write(service.scheduler.bus().store().as_ref()).await;
     let missing: Vec<_> = [
-        (!has_store, "the database does not answer"),
+        (!has_store, "the database cannot write"),
         (!broker.consuming, "the broker connection for consuming is down"),
         (!broker.publishing, "the broker connection for publishing is down"),
         (broker.blocked, "the broker is short of memory or disk and blocks publishers"),

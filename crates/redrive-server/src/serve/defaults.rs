@@ -6,12 +6,16 @@ use std::time::Duration;
 use clap::Args;
 use redrive::retry::{Jitter, RetryPolicy};
 use redrive_retry::duration::parse_duration;
-use redrive_retry::policy::PolicyError;
+use redrive_retry::policy::{PolicyError, Preset};
 
 /// Flags for the delivery defaults.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Delivery")]
 pub(crate) struct DeliveryArgs {
+    /// Retry preset instead of the flags below: standard (the schedule of Standard Webhooks, 10 attempts in three days) or patient (23
+    /// attempts in almost five days)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["max_attempts", "base_delay", "max_delay", "multiplier", "jitter"])]
+    retry_preset: Option<Preset>,
     /// Total attempts, including the first, before an event goes to the dead-letter queue
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     max_attempts: u32,
@@ -54,6 +58,9 @@ impl FromStr for Retention {
 
 impl DeliveryArgs {
     pub(crate) fn policy(&self) -> Result<RetryPolicy, PolicyError> {
+        if let Some(preset) = self.retry_preset {
+            return Ok(preset.policy());
+        }
         RetryPolicy::webhook()
             .to_builder()
             .max_attempts(self.max_attempts)
@@ -81,6 +88,18 @@ mod tests {
         let defaults = parse(&[]);
         assert_eq!(defaults.policy().unwrap(), RetryPolicy::webhook());
         assert_eq!(defaults.retention.0, Some(Duration::from_secs(7 * 24 * 3600)));
+    }
+
+    #[test]
+    fn a_preset_replaces_the_default_policy() {
+        assert_eq!(parse(&["--retry-preset", "standard"]).policy().unwrap(), RetryPolicy::standard());
+        assert_eq!(parse(&["--retry-preset", "patient"]).policy().unwrap(), RetryPolicy::patient());
+        let command = DeliveryArgs::augment_args(Command::new("test"));
+        for words in [&["--retry-preset", "bus"][..], &["--retry-preset", "standard", "--max-attempts", "3"]]
+        {
+            let refused = command.clone().try_get_matches_from([&["test"], words].concat()).unwrap_err();
+            assert_eq!(refused.exit_code(), 2, "{words:?}");
+        }
     }
 
     #[test]

@@ -25,6 +25,10 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 
 const MAX_HEADER_LINES: usize = 64;
 
+/// Answer to a connection of an address that has too many.
+const TOO_MANY_CONNECTIONS: &[u8] =
+    b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
+
 /// Delay after a failed accept, such as one with too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -94,7 +98,12 @@ impl Server {
                 return;
             }
         };
-        let slot = self.connections.opened(permit);
+        let Some(slot) = self.connections.opened(permit, peer.ip()) else {
+            // Closed at once, so that the address takes no slot from others; the answer may get lost.
+            let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+            tracing::debug!(target: "redrive::serve", %peer, "refused a connection: its address has too many");
+            return;
+        };
         let _ = stream.set_nodelay(true); // only affects latency
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| {

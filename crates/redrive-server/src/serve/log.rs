@@ -1,13 +1,18 @@
 //! Sets up logging to standard error, as text or JSON, and passes spans to the telemetry layer.
 
+mod lines;
+mod summary;
+
 use std::io;
 
 use clap::ValueEnum;
 use tracing_subscriber::filter::{FilterExt as _, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry};
+use tracing_subscriber::{EnvFilter, Layer};
 
+use self::lines::Lines;
+use self::summary::{RetrySummary, Summaries};
 use crate::telemetry::EventSpans;
 
 /// Format of log lines.
@@ -17,6 +22,22 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object per line
     Json,
+}
+
+/// How failed attempts are logged.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogRetries {
+    /// One warning for each failed attempt
+    Each,
+    /// One warning for each endpoint or subscription and minute, with the number of its failed attempts
+    Summary,
+}
+
+/// Keeps the log complete: dropped at the end of the service, it writes the last summary.
+#[derive(Debug)]
+#[must_use = "dropping it ends the summaries"]
+pub(crate) struct Log {
+    _summaries: Option<Summaries>,
 }
 
 /// Filter without `RUST_LOG`. The scheduler itself logs the state of its broker connections, so the chatter of the NATS client is off.
@@ -31,17 +52,12 @@ fn is_loggable(target: &str) -> bool {
 }
 
 /// Installs the global subscriber: log lines filtered by `RUST_LOG`, and `spans` for a collector.
-pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {
+pub(crate) fn start(format: LogFormat, retries: LogRetries, spans: Option<EventSpans>) -> Log {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let is_loggable = filter_fn(|line| is_loggable(line.target()));
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
-        LogFormat::Text => {
-            let colour = io::IsTerminal::is_terminal(&io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-            lines.with_ansi(colour).boxed()
-        }
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-    };
+    let has_colour = io::IsTerminal::is_terminal(&io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+    let summary = (retries == LogRetries::Summary).then(RetrySummary::default);
+    let lines = Lines { format, has_colour, summary: summary.clone(), writer: io::stderr };
     // Fails if a subscriber is already installed, which then stays.
     let _ = match spans {
         None => tracing_subscriber::registry().with(lines).with(filter).with(is_loggable).try_init(),
@@ -51,6 +67,7 @@ pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {
             .with(spans.with_filter(EventSpans::filter()))
             .try_init(),
     };
+    Log { _summaries: summary.map(RetrySummary::every_minute) }
 }
 
 #[cfg(test)]

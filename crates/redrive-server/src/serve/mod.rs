@@ -1,10 +1,10 @@
 //! `redrive serve`: runs the HTTP API, the dispatcher and webhook delivery in one process.
 
+pub(crate) mod await_database;
 mod connection;
 pub(crate) mod defaults;
 pub(crate) mod listen;
 pub(crate) mod log;
-mod open_files;
 pub mod secret_key;
 pub mod sending;
 pub(crate) mod signal;
@@ -25,14 +25,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::await_database::await_database;
 use self::defaults::DeliveryArgs;
-use self::log::LogFormat;
+use self::log::{LogFormat, LogRetries};
 use self::secret_key::SecretKeyArgs;
 use self::sending::SendingArgs;
 use crate::api::http_context::HttpContext;
 use crate::api::{self, Api, LimitArgs};
 use crate::database::{DatabaseArgs, Opened};
 use crate::failure::Failure;
+use crate::open_files;
 use crate::telemetry::{Telemetry, TelemetryArgs};
 use crate::tokens::token;
 
@@ -55,6 +57,9 @@ pub struct Serve {
     /// Format of the log lines on standard error; RUST_LOG selects them
     #[arg(long, value_name = "FORMAT", env = "REDRIVE_LOG_FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
+    /// Log failed attempts one by one, or as one line per endpoint and minute
+    #[arg(long, value_name = "MODE", value_enum, default_value = "each")]
+    log_retries: LogRetries,
     /// Maximum time to finish work in flight when the server is stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     shutdown_timeout: Duration,
@@ -77,7 +82,8 @@ impl Serve {
     pub fn run(self, out: &mut impl Write) -> Result<(), Failure> {
         let runtime = runtime()?;
         let telemetry = self.telemetry.start("redrive", self.sending.authorities()?, runtime.handle())?;
-        log::start(self.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+        let _log =
+            log::start(self.log_format, self.log_retries, telemetry.as_ref().map(Telemetry::event_spans));
         open_files::raise_limit();
         runtime.block_on(self.serve(telemetry, out))
     }
@@ -94,7 +100,8 @@ impl Serve {
         // First, so that no signal is missed.
         let mut stop = signal::listen()?;
         let db = &self.database.db;
-        let Opened { store, idempotency } = db.open_as_dispatcher().await?;
+        let opened = await_database(db, &mut stop, async || db.open_as_dispatcher().await).await?;
+        let Some(Opened { store, idempotency }) = opened else { return Ok(()) };
         let has_tokens = !store.versions(token::KIND).await?.is_empty();
         self.require_token_beyond_loopback(has_tokens)?;
         let (client, vault) = (self.sending.client()?, self.vault(&store).await?);
@@ -110,7 +117,8 @@ impl Serve {
         let (stopping, is_stopping) = watch::channel(false);
         let http = HttpContext::new(store, &self.limits, telemetry.as_ref(), is_stopping);
         let (api, webhook_tasks) = Api::open(bus.clone(), idempotency, endpoints, http, true).await?;
-        let recovered = bus.start().await?;
+        let started = await_database(db, &mut stop, async || Ok(bus.start().await?)).await?;
+        let Some(recovered) = started else { return Ok(()) };
         let watching_subscriptions = tokio::spawn(Arc::clone(&api.pull_subscriptions).watch());
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
         self.telemetry.warn_unsupported_protocol();

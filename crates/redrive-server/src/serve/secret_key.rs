@@ -23,10 +23,38 @@ pub struct SecretKeyArgs {
 }
 
 impl SecretKeyArgs {
+    /// Path of the key file; `None` if the key itself is given.
+    pub fn file(&self, db: &Database) -> Option<PathBuf> {
+        let path = || self.secret_key_file.clone().unwrap_or_else(|| default_path(db));
+        self.secret_key.is_none().then(path)
+    }
+
     /// Path of the key file, if there is no key.
-    pub(crate) fn missing(&self, db: &Database) -> Option<PathBuf> {
-        let path = self.secret_key_file.clone().unwrap_or_else(|| default_path(db));
-        (self.secret_key.is_none() && !path.exists()).then_some(path)
+    pub fn missing(&self, db: &Database) -> Option<PathBuf> {
+        self.file(db).filter(|path| !path.exists())
+    }
+
+    /// Copies the key file to where commands on the database file `copy` look for it, readable by this user only, and returns the
+    /// path. Does not overwrite a file.
+    pub fn copy_beside(&self, db: &Database, copy: &Path) -> Result<PathBuf, Failure> {
+        let Some(path) = self.file(db) else {
+            return Err(Failure::Failed(
+                "the key is in REDRIVE_SECRET_KEY, not in a file: keep a copy of it yourself".to_owned(),
+            ));
+        };
+        let key = std::fs::read(&path).map_err(|error| {
+            Failure::Failed(format!(
+                "cannot read the key {}: {error}; name it with --secret-key-file PATH",
+                path.display()
+            ))
+        })?;
+        let to = beside(copy);
+        let written =
+            new_private_file(&to).and_then(|mut file| file.write_all(&key).and_then(|()| file.sync_all()));
+        written.map_err(|error| {
+            Failure::Failed(format!("cannot write the key to {}: {error}; choose a new name", to.display()))
+        })?;
+        Ok(to)
     }
 
     pub(crate) fn vault(&self, db: &Database) -> Result<Vault, Failure> {
@@ -50,24 +78,32 @@ impl SecretKeyArgs {
 /// Default path of the key file.
 fn default_path(db: &Database) -> PathBuf {
     match db.path() {
-        Some(path) => {
-            let mut name = path.file_name().unwrap_or_default().to_owned();
-            name.push(".key");
-            path.with_file_name(name)
-        }
+        Some(path) => beside(path),
         None => PathBuf::from("redrive.key"),
     }
+}
+
+/// Path of the key of a database file.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".key");
+    path.with_file_name(name)
+}
+
+/// Creates a file that only this user can read.
+fn new_private_file(path: &Path) -> std::io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 /// Creates a key file that only this user can read.
 fn create(path: &Path, db: &Database) -> Result<String, Failure> {
     let failed = |error| Failure::Failed(format!("cannot create the key {}: {error}", path.display()));
     let key = format!("{}\n", Vault::generate_key());
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
+    match new_private_file(path) {
         Ok(mut file) => {
             file.write_all(key.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
             tracing::warn!(

@@ -62,7 +62,13 @@ impl Period {
         let numbers = || {
             let samples = family.samples.iter();
             samples.filter_map(|sample| match &sample.value {
-                Value::Number(value) => Some(self.number(&sample.labels, *value)),
+                Value::Number(value) => {
+                    let value = i64::try_from(*value).unwrap_or(i64::MAX);
+                    Some(self.number(&sample.labels, number_data_point::Value::AsInt(value)))
+                }
+                Value::Decimal(value) => {
+                    Some(self.number(&sample.labels, number_data_point::Value::AsDouble(*value)))
+                }
                 Value::Times(_) => None,
             })
         };
@@ -78,7 +84,7 @@ impl Period {
                 let samples = family.samples.iter();
                 let times = samples.filter_map(|sample| match &sample.value {
                     Value::Times(times) => Some(self.times(&sample.labels, times)),
-                    Value::Number(_) => None,
+                    Value::Number(_) | Value::Decimal(_) => None,
                 });
                 Data::Histogram(Histogram {
                     data_points: times.collect(),
@@ -95,12 +101,12 @@ impl Period {
         })
     }
 
-    fn number(self, labels: &Labels, value: u64) -> NumberDataPoint {
+    fn number(self, labels: &Labels, value: number_data_point::Value) -> NumberDataPoint {
         NumberDataPoint {
             attributes: pairs(labels),
             start_time_unix_nano: self.since,
             time_unix_nano: self.now,
-            value: Some(number_data_point::Value::AsInt(i64::try_from(value).unwrap_or(i64::MAX))),
+            value: Some(value),
             ..NumberDataPoint::default()
         }
     }

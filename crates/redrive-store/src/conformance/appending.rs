@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::MAX_PAYLOAD;
 use super::scene::{Worker, append, at, detail, event, event_type, stats, to_each};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, Metadata, NewEvent, Routing, StoredEvent};
+use crate::event::{EventContent, EventId, EventStatus, Metadata, NewEvent, Routing, StoredEvent};
 use crate::query::{EventFilter, EventPage, Stats};
 use crate::store::{Appended, Store};
 
@@ -28,6 +28,7 @@ pub(super) async fn an_event_is_stored_and_read_back(store: &Arc<dyn Store>) {
         ]),
         created_at: at(1),
         due_at: at(7),
+        is_scheduled: false,
         retry: Some(RetryOverride::new().max_retries(7).base_delay_ms(123)),
         to: Routing::Matching,
     };
@@ -222,4 +223,20 @@ pub(super) async fn an_event_without_subscriptions_is_done_once_it_is_stored(sto
     assert_eq!(store.append(vec![unwanted(3)]).await.unwrap(), [Appended::New], "also outside of a batch");
     assert!(worker.claim(store.as_ref(), 1_000).await.is_empty());
     assert_eq!(store.purge_done(at(2), 10).await.unwrap(), 1, "its retention is that of other events");
+}
+
+pub(super) async fn taken_ids_are_those_of_events_with_another_type_or_payload(store: &Arc<dyn Store>) {
+    let (stored, unknown) = (event(1), event(2));
+    append(store.as_ref(), vec![stored.clone()]).await;
+    let same = EventContent::of(&stored);
+    let other_payload = EventContent { payload: "{}".into(), ..same.clone() };
+    let other_type = EventContent { event_type: event_type("order.paid"), ..same.clone() };
+    for (wanted, expected) in [
+        (vec![], vec![]),
+        (vec![same.clone(), EventContent::of(&unknown)], vec![]),
+        (vec![other_payload], vec![stored.id]),
+        (vec![EventContent::of(&unknown), other_type], vec![stored.id]),
+    ] {
+        assert_eq!(store.taken_ids(wanted).await.unwrap(), expected);
+    }
 }

@@ -298,7 +298,9 @@ pub(super) async fn dead_letters_are_filtered(store: &Arc<dyn Store>) {
             },
             vec![8, 6],
         ),
-        (DlqFilter { subscription: Some(name("shipping")), ..none() }, vec![]), // these are dead as a whole
+        // These are dead as a whole, and this handler has failed.
+        (DlqFilter { subscription: Some(name("shipping")), ..none() }, vec![9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
+        (DlqFilter { subscription: Some(name("audit")), ..none() }, vec![]),
     ];
     for (filter, expected) in filters {
         let expected: Vec<_> = expected.into_iter().map(|n| killed[n]).collect();
@@ -366,6 +368,58 @@ pub(super) async fn errors_of_one_kind_are_one_group(store: &Arc<dyn Store>) {
         let letters = store.dead_letters(filter, DlqPage::default()).await.unwrap();
         assert_eq!(letters.len() as u64, group.count, "the list shows the group");
     }
+}
+
+pub(super) async fn dead_letters_are_grouped_by_target_and_http_status(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let mut last = Vec::new();
+    for (when, status) in (1..).zip([500, 500, 422, 401, 302]) {
+        let (id, claimed) = worker.start(store.as_ref(), to_each(when, &["shop"])).await;
+        let error = format!("the endpoint answered {status}");
+        settle(store.as_ref(), claimed, of("shop", dead(when, DeadReason::Permanent, &error))).await;
+        last.push(id);
+    }
+    let other = NewEvent { event_type: event_type("order.shipped"), ..to_each(6, &["bank"]) };
+    let (_, claimed) = worker.start(store.as_ref(), other).await;
+    let of_bank = of("bank", dead(6, DeadReason::Permanent, "the endpoint answered 500"));
+    settle(store.as_ref(), claimed, of_bank).await;
+    let whole = worker.kill(store.as_ref(), event(7), 7, "the endpoint answered 500").await;
+
+    let groups = store.dead_groups(DlqFilter::default()).await.unwrap();
+    let mut shown: Vec<_> = groups
+        .iter()
+        .map(|group| (group.target.as_ref().unwrap().as_str(), group.fingerprint.as_str(), group.count))
+        .collect();
+    shown[1..].sort_unstable();
+    assert_eq!(
+        shown,
+        [
+            ("shop", "the endpoint answered 500", 2),
+            ("bank", "the endpoint answered 500", 1),
+            ("shipping", "the endpoint answered 500", 1),
+            ("shop", "the endpoint answered 302", 1),
+            ("shop", "the endpoint answered 401", 1),
+            ("shop", "the endpoint answered 422", 1),
+        ]
+    );
+    assert_eq!(
+        (groups[0].example_id, groups[0].types.as_slice()),
+        (last[1], &[event_type("order.created")][..])
+    );
+    assert_eq!((groups[0].first_at, groups[0].last_at), (at(1), at(2)));
+    for group in groups {
+        let filter = DlqFilter {
+            fingerprint: Some(group.fingerprint),
+            subscription: group.target,
+            ..DlqFilter::default()
+        };
+        let listed = store.dead_letters(filter, DlqPage::default()).await.unwrap();
+        assert_eq!(listed.len() as u64, group.count, "target and fingerprint select the group");
+        assert_eq!(listed[0].id, group.example_id);
+    }
+    let of_handler = DlqFilter { subscription: Some(name("shipping")), ..DlqFilter::default() };
+    let listed = store.dead_letters(of_handler, DlqPage::default()).await.unwrap();
+    assert_eq!((listed[0].id, &listed[0].subscription), (whole, &None), "an event that is dead as a whole");
 }
 
 pub(super) async fn groups_are_filtered_like_the_list(store: &Arc<dyn Store>) {

@@ -11,7 +11,7 @@ use super::scene::{
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
 use crate::event::{EventId, EventStatus, NewEvent};
-use crate::query::{DeliveryRow, Depth, Stats};
+use crate::query::{DeliveryRow, Depth, EventFilter, EventPage, Stats};
 use crate::store::{Finished, Store};
 
 fn delivery(
@@ -26,6 +26,7 @@ fn delivery(
         status,
         retry_count,
         due_at: due.map(at),
+        is_running: false,
         errors: errors.iter().map(|error| (*error).to_owned()).collect(),
     }
 }
@@ -77,6 +78,21 @@ pub(super) async fn an_event_with_parked_deliveries_ends_with_the_last_of_them(s
     assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
 }
 
+pub(super) async fn a_delivery_shows_whether_it_is_running(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
+    let later = split_off(done(50), &[("audit", 100), ("billing", 5000)]);
+    settle(store.as_ref(), claimed, later).await;
+    let claimed = worker.claim_only(store.as_ref(), 100).await;
+    let running = async || {
+        let rows = deliveries(store.as_ref(), id).await;
+        rows.iter().map(|row| row.is_running).collect::<Vec<_>>()
+    };
+    assert_eq!(running().await, [true, false]);
+    settle(store.as_ref(), claimed, retry(110, 200, "no")).await;
+    assert_eq!(running().await, [false, false]);
+}
+
 pub(super) async fn a_parked_delivery_is_retried_on_its_own(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
@@ -89,7 +105,7 @@ pub(super) async fn a_parked_delivery_is_retried_on_its_own(store: &Arc<dyn Stor
         [delivery("billing", EventStatus::Processing, 1, Some(200), &["no answer"])]
     );
     let shown = detail(store.as_ref(), id).await;
-    assert_eq!((shown.retry_count, shown.errors.len()), (0, 0), "the event is not charged");
+    assert_eq!((shown.retry_count, shown.errors.as_slice()), (1, &["no answer".to_owned()][..]));
     assert_eq!(shown.attempts.len(), 1);
     assert_eq!((shown.attempts[0].subscription.as_str(), shown.attempts[0].attempt), ("billing", 1));
     assert!(worker.claim(store.as_ref(), 199).await.is_empty());
@@ -128,6 +144,64 @@ pub(super) async fn a_parked_delivery_keeps_the_attempts_of_its_event(store: &Ar
         "but it starts over if the event has ended without it"
     );
     assert_eq!(worker.claim_only(store.as_ref(), 200).await.attempt, 1);
+}
+
+pub(super) async fn an_event_counts_the_failed_attempts_of_its_deliveries(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = append(store.as_ref(), vec![to_each(1, &["billing", "mail"])]).await.remove(0);
+    for claimed in worker.handed_over() {
+        let subscription = subscription_of(&claimed).unwrap().to_owned();
+        settle(store.as_ref(), claimed, of(&subscription, retry(10, 50, &subscription))).await;
+    }
+    for claimed in worker.claim(store.as_ref(), 50).await {
+        let settlement = match subscription_of(&claimed) {
+            Some("billing") => of("billing", dead(60, DeadReason::Permanent, "no")),
+            _ => done(60),
+        };
+        settle(store.as_ref(), claimed, settlement).await;
+    }
+    let mut shown = detail(store.as_ref(), id).await;
+    shown.errors[..2].sort();
+    assert_eq!((shown.status, shown.retry_count), (EventStatus::Dlq, 3));
+    assert_eq!(shown.errors, ["billing", "mail", "no"]);
+    let listed = store.events(EventFilter::default(), EventPage::default()).await.unwrap().remove(0);
+    assert_eq!((listed.retry_count, listed.errors.len()), (3, 3), "also in lists");
+}
+
+pub(super) async fn an_event_counts_the_failed_attempts_before_and_after_it_was_parked(
+    store: &Arc<dyn Store>,
+) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
+    settle(store.as_ref(), claimed, retry(10, 50, "first")).await;
+    let claimed = worker.claim_only(store.as_ref(), 50).await;
+    settle(store.as_ref(), claimed, split_off(done(60), &[("billing", 100)])).await;
+    let claimed = worker.claim_only(store.as_ref(), 100).await;
+    settle(store.as_ref(), claimed, of("billing", retry(110, 200, "second"))).await;
+    let claimed = worker.claim_only(store.as_ref(), 200).await;
+    settle(store.as_ref(), claimed, of("billing", dead(210, DeadReason::AttemptsExhausted, "third"))).await;
+    let shown = detail(store.as_ref(), id).await;
+    assert_eq!((shown.status, shown.retry_count), (EventStatus::Dlq, 3));
+    assert_eq!(shown.errors, ["first", "second", "third"]);
+
+    store.replay(id, name("billing"), at(300)).await.unwrap();
+    let shown = detail(store.as_ref(), id).await;
+    assert_eq!(shown.errors, ["first"], "a replay starts the delivery over");
+}
+
+pub(super) async fn a_claim_knows_the_errors_of_earlier_attempts(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
+    assert_eq!(claimed.errors, None);
+    settle(store.as_ref(), claimed, retry(10, 50, "first")).await;
+    let claimed = worker.claim_only(store.as_ref(), 50).await;
+    assert_eq!(claimed.errors.as_deref(), Some(&["first".to_owned()][..]));
+    settle(store.as_ref(), claimed, split_off(done(60), &[("billing", 100)])).await;
+    let claimed = worker.claim_only(store.as_ref(), 100).await;
+    assert_eq!(claimed.errors.as_deref(), Some(&["first".to_owned()][..]), "a delivery keeps them");
+    settle(store.as_ref(), claimed, of("billing", retry(110, 200, "second"))).await;
+    let claimed = worker.claim_only(store.as_ref(), 200).await;
+    assert_eq!(claimed.errors.as_deref(), Some(&["first".to_owned(), "second".to_owned()][..]));
 }
 
 pub(super) async fn deferring_a_delivery_charges_no_attempt(store: &Arc<dyn Store>) {

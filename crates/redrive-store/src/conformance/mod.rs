@@ -97,6 +97,7 @@ macro_rules! __for_every_store {
                 the_largest_payload_is_stored
                 an_empty_batch_stores_nothing
                 an_event_without_subscriptions_is_done_once_it_is_stored
+                taken_ids_are_those_of_events_with_another_type_or_payload
             }
             claiming {
                 appended_work_is_claimed_at_once_when_a_sink_is_attached
@@ -163,8 +164,12 @@ macro_rules! __for_every_store {
             }
             deliveries {
                 an_event_with_parked_deliveries_ends_with_the_last_of_them
+                a_delivery_shows_whether_it_is_running
                 a_parked_delivery_is_retried_on_its_own
                 a_parked_delivery_keeps_the_attempts_of_its_event
+                an_event_counts_the_failed_attempts_of_its_deliveries
+                an_event_counts_the_failed_attempts_before_and_after_it_was_parked
+                a_claim_knows_the_errors_of_earlier_attempts
                 deferring_a_delivery_charges_no_attempt
                 a_dead_delivery_makes_the_event_dead
                 a_dead_event_still_delivers_its_parked_deliveries
@@ -202,6 +207,7 @@ macro_rules! __for_every_store {
             counting {
                 an_empty_store_counts_nothing
                 depth_and_stats_agree_with_a_full_count
+                waiting_deliveries_are_counted_by_subscription_with_the_age_of_the_oldest
             }
             dead_letters {
                 dead_letters_are_listed_newest_first
@@ -219,6 +225,7 @@ macro_rules! __for_every_store {
                 text_is_searched_verbatim
                 text_is_searched_in_every_error
                 errors_of_one_kind_are_one_group
+                dead_letters_are_grouped_by_target_and_http_status
                 groups_are_filtered_like_the_list
                 only_dead_events_have_dead_letters
                 dead_letter_summaries_have_every_field_but_the_payload
@@ -231,6 +238,7 @@ macro_rules! __for_every_store {
                 a_payload_that_is_too_large_is_refused_and_the_event_stays_dead
                 only_dead_events_can_be_redriven
                 only_one_of_concurrent_redrives_succeeds
+                a_redriven_parked_event_is_pending_until_its_delivery_is_claimed
                 only_dead_deliveries_are_redriven
                 only_dead_letters_that_match_the_filter_are_redriven
                 a_filter_that_matches_every_dead_letter_redrives_the_whole_event

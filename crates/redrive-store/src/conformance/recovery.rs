@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, RetryOverride};
 use tokio::task::JoinSet;
 
 use super::Restart;
@@ -14,7 +14,7 @@ use super::scene::{
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus};
+use crate::event::{EventId, EventStatus, NewEvent};
 use crate::query::{Depth, EventFilter, EventPage, Stats, SubscriptionRow};
 use crate::store::{Finished, Store};
 use crate::work::{ClaimSink, Recovered, Settlement, Verdict};
@@ -84,7 +84,8 @@ pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut
     let store = harness.store().as_ref();
     let mut worker = Worker::attach(store, 20);
     let untouched = not_running(store, &mut worker).await;
-    let (first, claim_1) = worker.start(store, event(30)).await;
+    let own_policy = Some(RetryOverride::new().max_retries(9));
+    let (first, claim_1) = worker.start(store, NewEvent { retry: own_policy.clone(), ..event(30) }).await;
     let (second, claimed) = worker.start(store, event(31)).await;
     settle(store, claimed, retry(40, 50, "refused")).await;
     let claim_2 = worker.claim_only(store, 50).await;
@@ -107,6 +108,7 @@ pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut
             (subscription, attempt)
         );
         assert!(!charged.error.is_empty(), "the error names the cause");
+        assert_eq!(charged.retry, own_policy.clone().filter(|_| id == first), "the event's own retry policy");
     }
     assert_eq!(picture(store, &untouched).await, before, "waiting work is not charged");
 
@@ -128,7 +130,7 @@ pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut
     assert_eq!(numbers, [1, 2]);
 
     let shown = detail(store, delivering).await;
-    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Processing, 0, 0));
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Processing, 1, 1));
     for delivery in &shown.deliveries {
         let expected =
             if delivery.subscription == name("audit") { (1, vec![error.clone()]) } else { (0, vec![]) };

@@ -14,7 +14,7 @@ use super::scene::{
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive, fingerprint};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, NewEvent};
-use crate::query::Stats;
+use crate::query::{EventFilter, EventPage, Stats};
 use crate::store::{Finished, Store};
 
 fn back(when: i64) -> Redrive {
@@ -150,6 +150,26 @@ pub(super) async fn only_one_of_concurrent_redrives_succeeds(store: &Arc<dyn Sto
     drop(worker.claim_only(store.as_ref(), 500).await);
 }
 
+pub(super) async fn a_redriven_parked_event_is_pending_until_its_delivery_is_claimed(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
+    settle(store.as_ref(), claimed, split_off(done(10), &[("billing", 20)])).await;
+    let claimed = worker.claim_only(store.as_ref(), 20).await;
+    settle(store.as_ref(), claimed, of("billing", dead(30, DeadReason::Permanent, "no"))).await;
+    store.redrive(id, back(500)).await.unwrap();
+    let shown = detail(store.as_ref(), id).await;
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Pending, 0, 0));
+    let pending = EventFilter { status: Some(EventStatus::Pending), ..EventFilter::default() };
+    let listed = store.events(pending, EventPage::default()).await.unwrap();
+    assert_eq!(listed.iter().map(|shown| shown.id).collect::<Vec<_>>(), [id]);
+
+    let claimed = worker.claim_only(store.as_ref(), 500).await;
+    assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Processing);
+    let finished = settle(store.as_ref(), claimed, done(510)).await;
+    assert_eq!(finished, Finished::Done { retried: false });
+    assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Done);
+}
+
 pub(super) async fn only_dead_deliveries_are_redriven(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing", "mail"])]).await.remove(0);
@@ -164,9 +184,9 @@ pub(super) async fn only_dead_deliveries_are_redriven(store: &Arc<dyn Store>) {
     }
     store.redrive(id, back(500)).await.unwrap();
     assert_eq!(letters(store.as_ref()).await, 0);
-    assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 2, ..Stats::default() });
+    assert_eq!(stats(store.as_ref()).await, Stats { pending: 1, open_deliveries: 2, ..Stats::default() });
     let shown = detail(store.as_ref(), id).await;
-    assert_eq!((shown.status, shown.due_at), (EventStatus::Processing, None));
+    assert_eq!((shown.status, shown.due_at), (EventStatus::Pending, None));
     for delivery in &shown.deliveries {
         let expected: (EventStatus, Option<Timestamp>) = match delivery.subscription.as_str() {
             "audit" => (EventStatus::Done, None),
@@ -260,9 +280,10 @@ pub(super) async fn a_filter_that_matches_every_dead_letter_redrives_the_whole_e
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_for_three(store.as_ref(), &mut worker, 1).await;
     store.redrive_matching(id, DlqFilter::default(), at(500)).await.unwrap();
-    assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 3, ..Stats::default() });
+    assert_eq!(stats(store.as_ref()).await, Stats { pending: 1, open_deliveries: 3, ..Stats::default() });
     assert_eq!(letters(store.as_ref()).await, 0);
     assert_eq!(worker.claim(store.as_ref(), 500).await.len(), 3);
+    assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 3, ..Stats::default() });
 
     let whole = dead_event(store.as_ref(), &mut worker, event(2)).await;
     store.redrive_matching(whole, DlqFilter::default(), at(600)).await.unwrap();

@@ -27,7 +27,7 @@ pub(super) async fn a_handled_event_is_replayed_to_one_subscription(store: &Arc<
     let (id, claimed) = worker.start(store.as_ref(), to_each(1, &["hook"])).await;
     settle(store.as_ref(), claimed, done(5)).await;
     assert_eq!(replay(store.as_ref(), id, "hook", 100).await, Replayed::Again);
-    assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Processing);
+    assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Pending);
     assert!(worker.claim(store.as_ref(), 99).await.is_empty());
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("hook"), 1));

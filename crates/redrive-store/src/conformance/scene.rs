@@ -33,6 +33,7 @@ pub(super) fn event(created: i64) -> NewEvent {
         metadata: Metadata::new(),
         created_at: at(created),
         due_at: at(created),
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     }

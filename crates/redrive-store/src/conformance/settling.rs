@@ -247,6 +247,7 @@ pub(super) async fn every_dead_letter_reason_has_its_name(store: &Arc<dyn Store>
         (DeadReason::DeadlineExceeded, "deadline_exceeded"),
         (DeadReason::BudgetSpent, "budget_spent"),
         (DeadReason::WaitTooLong, "wait_too_long"),
+        (DeadReason::NoSubscription, "no_subscription"),
     ] {
         let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
         settle(store.as_ref(), claimed, dead(2, reason, "no")).await;

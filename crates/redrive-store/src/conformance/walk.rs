@@ -3,6 +3,8 @@
 //! The model does not predict which of several due rows is claimed when slots are scarce. It checks that each claimed row was due, that
 //! none was claimed twice, and that none was left while slots were free.
 
+mod operator;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,9 +13,8 @@ use redrive_retry::decision::DeadReason;
 use super::Restart;
 use super::scene::{Worker, at, dead, defer, depth, done, event, name, of, retry, settle, split_off, stats};
 use super::walk_model::{ModelRow, Modelled, Random, State};
-use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
+use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::due::Due;
-use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, Routing};
 use crate::query::{Depth, EventFilter, EventPage, Stats};
 use crate::store::{Appended, Finished, Store};
@@ -131,6 +132,7 @@ impl Walk {
                     whole: ModelRow::new(state, due),
                     deliveries: deliveries.collect(),
                     letters: Vec::new(),
+                    failed: Vec::new(),
                     new: new.clone(),
                 };
                 self.events.insert(new.id, modelled);
@@ -163,9 +165,13 @@ impl Walk {
             assert!(row.is_due(now), "{place}: {claimed:?} is not due: {row:?}");
         }
         assert_eq!(claimed.attempt, row.retry_count + 1, "{place}");
+        let errors = claimed.errors.as_deref().unwrap_or_default();
+        assert_eq!(errors, row.errors, "{place}");
         row.state = State::Running;
         if claimed.subscription.is_none() {
             modelled.updated = now;
+        } else if modelled.whole.state == State::Redriven {
+            modelled.whole.state = State::Delivering;
         }
         self.running.push(claimed);
     }
@@ -262,6 +268,9 @@ impl Walk {
         let now = self.now;
         let millis = |due: Due| due.at().expect("the walk names instants").as_millis() - at(0).as_millis();
         let modelled = self.events.get_mut(&id).unwrap();
+        if let Some(failure) = &settlement.failure {
+            modelled.failed.push((subscription.map(str::to_owned), failure.error.clone()));
+        }
         let row = modelled.row(subscription);
         if let Some(failure) = &settlement.failure {
             row.retry_count += 1;
@@ -315,7 +324,7 @@ impl Walk {
                 _ => Finished::NotYet,
             };
         }
-        if modelled.whole.state != State::Delivering || modelled.owes() > 0 {
+        if !matches!(modelled.whole.state, State::Delivering | State::Redriven) || modelled.owes() > 0 {
             return Finished::NotYet;
         }
         modelled.updated = now;
@@ -326,67 +335,6 @@ impl Walk {
             modelled.whole.state = State::Dead;
             Finished::Dead { retried }
         }
-    }
-
-    async fn redrive(&mut self, store: &dyn Store) {
-        if self.events.is_empty() {
-            return;
-        }
-        let (now, place) = (self.now, self.place());
-        let due = now + self.random.millis(100);
-        let modelled = self.any_event();
-        if modelled.whole.state == State::Dead && modelled.owes() > 0 {
-            return; // covered by another promise
-        }
-        let result = store.redrive(modelled.new.id, Redrive { at: at(due), payload: None }).await;
-        let is_partly_dead = modelled.whole.state == State::Delivering && !modelled.letters.is_empty();
-        if modelled.whole.state != State::Dead && !is_partly_dead {
-            let expected = modelled.whole.state.shown();
-            assert!(
-                matches!(result, Err(StoreError::NotDead { status, .. }) if status == expected),
-                "{place}: {result:?} for {modelled:?}"
-            );
-            return;
-        }
-        assert!(result.is_ok(), "{place}: {result:?} for {modelled:?}");
-        let id = modelled.new.id;
-        let is_whole = modelled.letters.contains(&None);
-        for row in modelled.deliveries.values_mut().filter(|row| row.state == State::Dead) {
-            *row = ModelRow::new(State::Pending, due);
-        }
-        modelled.whole = ModelRow::new(if is_whole { State::Pending } else { State::Delivering }, due);
-        modelled.letters.clear();
-        modelled.updated = due;
-        self.late.retain(|claimed| claimed.event.id != id);
-    }
-
-    /// Returns a random instant, or one right at the boundary of an event in this state.
-    fn boundary(&mut self, end: State, edge: fn(&Modelled) -> i64) -> i64 {
-        let edges: Vec<i64> =
-            self.events.values().filter(|modelled| modelled.whole.state == end).map(edge).collect();
-        if edges.is_empty() || self.random.below(3) == 0 {
-            return self.now - self.random.millis(4000);
-        }
-        edges[self.random.index(edges.len())] - self.random.millis(2)
-    }
-
-    async fn purge_dead(&mut self, store: &dyn Store) {
-        let until = self.boundary(State::Dead, |modelled| modelled.created);
-        let purged = store.purge_dead(at(until)).await.unwrap();
-        let before = self.events.len();
-        self.events.retain(|_, modelled| {
-            let is_dead = modelled.whole.state == State::Dead && modelled.owes() == 0;
-            !(is_dead && modelled.created <= until)
-        });
-        assert_eq!(purged, (before - self.events.len()) as u64, "{}", self.place());
-    }
-
-    async fn purge_done(&mut self, store: &dyn Store) {
-        let until = self.boundary(State::Done, |modelled| modelled.updated + 1);
-        let purged = store.purge_done(at(until), 1_000_000).await.unwrap();
-        let before = self.events.len();
-        self.events.retain(|_, modelled| !(modelled.whole.state == State::Done && modelled.updated < until));
-        assert_eq!(purged, (before - self.events.len()) as u64, "{}", self.place());
     }
 
     /// Recovers after a crash: running rows are charged, and become suspects the second time.
@@ -421,6 +369,7 @@ impl Walk {
                 row.retry_count += 1;
                 assert_eq!(reported.attempt, row.retry_count, "{place}");
                 row.errors.push(reported.error.clone());
+                modelled.failed.push((subscription.map(str::to_owned), reported.error.clone()));
                 charged += 1;
                 if subscription.is_none() {
                     modelled.updated = now;
@@ -445,7 +394,7 @@ impl Walk {
                 State::Suspect | State::Pending => unfinished.pending += 1,
                 State::Running => unfinished.running += 1,
                 State::Waiting => unfinished.waiting += 1,
-                State::Done | State::Dead | State::Delivering => {}
+                State::Done | State::Dead | State::Delivering | State::Redriven => {}
             }
         }
         unfinished.open_deliveries = counts.open_deliveries;
@@ -458,8 +407,13 @@ impl Walk {
         for (id, modelled) in &self.events {
             let shown = store.event(*id).await.unwrap();
             assert_eq!(shown.status, modelled.whole.state.shown(), "{place}: {modelled:?}");
-            assert_eq!(shown.retry_count, modelled.whole.retry_count, "{place}: {modelled:?}");
-            assert_eq!(shown.errors, modelled.whole.errors, "{place}: {modelled:?}");
+            let mut errors = shown.errors;
+            assert_eq!(shown.retry_count as usize, errors.len(), "{place}: {modelled:?}");
+            let mut failed: Vec<_> = modelled.failed.iter().map(|(_, error)| error.clone()).collect();
+            // Attempts that one crash ended have no order.
+            errors.sort();
+            failed.sort();
+            assert_eq!(errors, failed, "{place}: {modelled:?}");
             assert_eq!(shown.deliveries.len(), modelled.deliveries.len(), "{place}: {modelled:?}");
             for delivery in &shown.deliveries {
                 let row = &modelled.deliveries[delivery.subscription.as_str()];

@@ -35,6 +35,8 @@ pub(super) enum State {
     Dead,
     /// Of an event: its deliveries are open.
     Delivering,
+    /// Of an event: its deliveries were redriven, and none was claimed since.
+    Redriven,
 }
 
 impl State {
@@ -44,7 +46,7 @@ impl State {
 
     pub(super) fn shown(self) -> EventStatus {
         match self {
-            State::Suspect | State::Pending => EventStatus::Pending,
+            State::Suspect | State::Pending | State::Redriven => EventStatus::Pending,
             State::Running | State::Waiting | State::Delivering => EventStatus::Processing,
             State::Done => EventStatus::Done,
             State::Dead => EventStatus::Dlq,
@@ -80,6 +82,8 @@ pub(super) struct Modelled {
     pub(super) updated: i64,
     pub(super) whole: ModelRow,
     pub(super) deliveries: BTreeMap<String, ModelRow>,
+    /// The failed attempts since the last redrive: the subscription of a delivery or `None`, and the error.
+    pub(super) failed: Vec<(Option<String>, String)>,
     /// The dead letters: the subscription, or `None` for the whole event.
     pub(super) letters: Vec<Option<String>>,
 }
@@ -94,6 +98,12 @@ impl Modelled {
             None => &mut self.whole,
             Some(name) => self.deliveries.get_mut(name).unwrap(),
         }
+    }
+
+    /// Starts over, except for the attempts of deliveries that stay open.
+    pub(super) fn forget_failures(&mut self) {
+        let is_open = |by: &String| self.deliveries[by].state.is_open();
+        self.failed.retain(|(by, _)| by.as_ref().is_some_and(is_open));
     }
 
     pub(super) fn owes(&self) -> usize {

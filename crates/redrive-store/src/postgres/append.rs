@@ -106,8 +106,16 @@ impl Batch {
         self.parts().len() <= 1
     }
 
-    /// Stores all events, or none.
+    /// Stores all events, or none. Ids that existed before are answered behind a barrier.
     pub(super) async fn store(&self, session: &Session) -> Result<Stored, Error> {
+        let stored = self.insert(session).await?;
+        if self.existed(&stored).next().is_some() {
+            session.barrier().await?;
+        }
+        Ok(stored)
+    }
+
+    async fn insert(&self, session: &Session) -> Result<Stored, Error> {
         let mut stored = Stored::nothing(self);
         let mut parts = self.parts();
         if parts.len() <= 1 {
@@ -149,8 +157,8 @@ impl Batch {
         part: Range<usize>,
         stored: &mut Stored,
     ) -> Result<(), Error> {
-        if self.deliveries.is_empty() && session.expects_new_ids() {
-            let columns = Columns::new(self, &part);
+        let columns = Columns::new(self, &part);
+        if self.deliveries.is_empty() && !columns.has_tasks() && session.expects_new_ids() {
             match session.query(INSERT_NEW, &columns.parameters()).await {
                 Ok(found) => {
                     found.iter().for_each(|row| stored.add_new(self, &part, row));
@@ -160,7 +168,7 @@ impl Batch {
                 Err(error) => return Err(error),
             }
         }
-        self.store_part(session, part, stored).await
+        self.store_columns(session, &columns, stored).await
     }
 
     async fn store_part(
@@ -169,7 +177,15 @@ impl Batch {
         part: Range<usize>,
         stored: &mut Stored,
     ) -> Result<(), Error> {
-        let columns = Columns::new(self, &part);
+        self.store_columns(session, &Columns::new(self, &part), stored).await
+    }
+
+    async fn store_columns(
+        &self,
+        session: &Session,
+        columns: &Columns<'_>,
+        stored: &mut Stored,
+    ) -> Result<(), Error> {
         let found = session.query(columns.statement(), &columns.parameters()).await?;
         stored.add(self, &found);
         Ok(())
@@ -182,6 +198,11 @@ impl Batch {
     /// The indexes of the rows to store: all but repeated ids.
     fn firsts(&self, part: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         part.filter(|index| !self.is_repeated[*index])
+    }
+
+    /// The indexes of the rows whose ids existed before their insert.
+    fn existed(&self, stored: &Stored) -> impl Iterator<Item = usize> {
+        self.firsts(0..self.rows.len()).filter(|index| stored.events[*index].is_none())
     }
 
     /// The status that an event gets if this process is still registered.
@@ -198,10 +219,7 @@ impl Batch {
     /// Stores the batch after the answer to the first statement was lost. Rows under this batch's token are its own.
     pub(super) async fn store_again(&self, session: &Session) -> Result<Stored, Error> {
         let mut stored = self.store(session).await?;
-        let missing: Vec<Uuid> = (0..self.rows.len())
-            .filter(|index| stored.events[*index].is_none() && !self.is_repeated[*index])
-            .map(|index| self.id(index))
-            .collect();
+        let missing: Vec<Uuid> = self.existed(&stored).map(|index| self.id(index)).collect();
         if !missing.is_empty() {
             let found = session.query(FIND, &[&missing, &self.fence.token]).await?;
             stored.add(self, &found);

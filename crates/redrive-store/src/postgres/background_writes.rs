@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::queue::Queue;
 use super::value::Value;
-use super::{Shared, audit, idempotency, is_transient};
+use super::{Shared, audit, idempotency};
 
 /// The maximum number of writes in one statement.
 const MAX_BATCH: usize = 512;
@@ -69,7 +69,7 @@ async fn write(
     loop {
         let Err(error) = shared.retry_idempotent(statement, values).await else { return true };
         tracing::warn!(target: "redrive::store", %error, "a background write failed");
-        if !is_transient(&error) || queue.is_shut() {
+        if !error.is_temporary() || queue.is_shut() {
             return false;
         }
         tokio::time::sleep(RETRY_DELAY).await;

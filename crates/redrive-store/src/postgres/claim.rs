@@ -9,7 +9,7 @@ use super::failure::{self, ErrorClass};
 use super::low_water_mark::LowWaterMark;
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, leader, remote_subscriptions, rows};
+use super::{Shared, leader, remote_subscriptions, rows, status};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -62,8 +62,10 @@ static CLAIM_BACKLOG: LazyLock<String> = LazyLock::new(|| claim_deliveries(SELEC
 fn claim_events(order: &str) -> String {
     let due = SELECT_DUE.replace("@not_remote", "").replace("@order", order);
     let claim = CLAIM.replace("@due", &due).replace("@set", "");
-    let claim =
-        claim.replace("@table", "event").replace("@event", "t").replace("@columns", "t.owes, t.handled");
+    let claim = claim
+        .replace("@table", "event")
+        .replace("@event", "t")
+        .replace("@columns", "t.last_error, t.owes, t.handled");
     claim.replace("@joined", "LEFT JOIN redrive.payload b ON b.event_key = t.key")
 }
 
@@ -75,8 +77,15 @@ fn claim_due_deliveries(order: &str) -> String {
 fn claim_deliveries(due: &str, set: &str) -> String {
     let claim = CLAIM.replace("@due", due).replace("@set", set).replace("@table", "delivery");
     let joined = "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key";
-    claim.replace("@event", "e").replace("@columns", "t.event_key, t.subscription").replace("@joined", joined)
+    claim
+        .replace("@event", "e")
+        .replace("@columns", "t.last_error, t.event_key, t.subscription, e.status")
+        .replace("@joined", joined)
 }
+
+/// The first claim of a redriven delivery ends the time in which its event is pending.
+const START_DELIVERING: &str =
+    "UPDATE redrive.event SET status = 5 WHERE key = ANY($1::bigint[]) AND status = 6";
 
 /// Defers due deliveries of some subscriptions to the backlog. Scans only the deliveries that would be claimed next, and
 /// skips those that another process claims meanwhile. Commits asynchronously.
@@ -234,6 +243,8 @@ struct Kind {
     low_water: fn(&Shared) -> &LowWaterMark,
     /// Whether the statement excludes remote subscriptions.
     excludes_remote: bool,
+    /// The events of the claimed rows that are pending since a redrive.
+    redriven: fn(&[Row]) -> Vec<i64>,
 }
 
 /// The claiming process, its connection and the time of the claim.
@@ -249,12 +260,17 @@ const EVENTS: Kind = Kind {
     read: event,
     low_water: |shared| &shared.event_low_water,
     excludes_remote: false,
+    redriven: |_| Vec::new(),
 };
 const DELIVERIES: Kind = Kind {
     statement: || &CLAIM_DELIVERIES,
     read: delivery,
     low_water: |shared| &shared.delivery_low_water,
     excludes_remote: true,
+    redriven: |rows| {
+        let is_redriven = |row: &&Row| row.get::<_, i16>(13) == status::REDRIVEN;
+        rows.iter().filter(is_redriven).map(|row| row.get(11)).collect()
+    },
 };
 const SUSPECT_EVENTS: Kind = Kind { statement: || &CLAIM_SUSPECT_EVENTS, ..EVENTS };
 const SUSPECT_DELIVERIES: Kind = Kind { statement: || &CLAIM_SUSPECT_DELIVERIES, ..DELIVERIES };
@@ -315,6 +331,7 @@ impl Kind {
                 return Err(shared.explain(error));
             }
         };
+        let redriven = (self.redriven)(&found);
         let mut taken = Vec::with_capacity(found.len());
         for (row, slot) in found.iter().zip(slots) {
             // A due time that was deleted by hand counts as due at once.
@@ -322,6 +339,12 @@ impl Kind {
             taken.push((due_at.unwrap_or(0), Claimed { fence, ..(self.read)(row, now, slot) }));
         }
         shared.owned_claims.finish_claim(fence.token, taken.iter().map(|(_, claimed)| claimed.key));
+        // The claim holds whether this succeeds or not.
+        if !redriven.is_empty()
+            && let Err(error) = session.query(START_DELIVERING, &[&redriven]).await
+        {
+            tracing::warn!(target: "redrive::store", %error, "redriven events are still shown as pending");
+        }
         Ok(taken)
     }
 }
@@ -330,14 +353,16 @@ fn event(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
     let key = ClaimKey::Event(row.get(1));
     let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), key, slot);
-    Claimed { has_open_deliveries: row.get(10), handled: handled_before(row.get(11)), ..again }
+    let errors = rows::errors_before(row, 10);
+    Claimed { has_open_deliveries: row.get(11), handled: handled_before(row.get(12)), errors, ..again }
 }
 
 fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
-    let key = ClaimKey::Delivery { delivery: row.get(1), event: row.get(10) };
-    let subscription = rows::subscription(row, 11);
-    Claimed::again(event, Some(subscription), first_at(row, now), rows::small(row, 2), key, slot)
+    let key = ClaimKey::Delivery { delivery: row.get(1), event: row.get(11) };
+    let subscription = rows::subscription(row, 12);
+    let again = Claimed::again(event, Some(subscription), first_at(row, now), rows::small(row, 2), key, slot);
+    Claimed { errors: rows::errors_before(row, 10), ..again }
 }
 
 fn first_at(row: &Row, now: Timestamp) -> Timestamp {

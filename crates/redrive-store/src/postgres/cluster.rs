@@ -95,6 +95,7 @@ impl Cluster for PostgresStore {
                 let name = name.as_str();
                 session.query(REGISTER, &[&id, &name, &event_type, &created_at.to_string()]).await?;
                 session.query(CHANGE_PATTERN, &[&name, &event_type]).await?;
+                // Writes in any case, so its commit is the barrier for what the first two have found.
                 session.execute(remote_subscriptions::ANNOUNCE, &[&boot, &name, &event_type]).await
             })
             .await
@@ -103,10 +104,19 @@ impl Cluster for PostgresStore {
 
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
         let boot = self.shared.boot;
-        Box::pin(self.read(async move |session| {
-            session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name.as_str()]).await?;
-            Ok(session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some())
-        }))
+        Box::pin(async move {
+            let removed = self.read(async move |session| {
+                session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name.as_str()]).await?;
+                let was_on_record = session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some();
+                if !was_on_record {
+                    session.barrier().await?; // an earlier call, whose answer was lost, may have removed it
+                }
+                Ok(was_on_record)
+            });
+            let was_on_record = removed.await?;
+            remote_subscriptions::forget_absent(&self.shared).await;
+            Ok(was_on_record)
+        })
     }
 
     fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {
@@ -130,6 +140,10 @@ impl Cluster for PostgresStore {
         Box::pin(
             self.run(|shared| async move { Ok(remote_subscriptions::current(&shared).await?.subscribed) }),
         )
+    }
+
+    fn absent_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
+        Box::pin(self.run(|shared| async move { remote_subscriptions::absent(&shared).await }))
     }
 
     fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {

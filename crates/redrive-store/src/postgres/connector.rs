@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tokio::sync::Notify;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Config, NoTls, Notification};
@@ -18,7 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use uuid::Uuid;
 
 use super::names::Names;
-use super::session::Session;
+use super::session::{Session, Signals};
 use super::{Durability, PostgresOptions, checks, failure};
 use crate::error::StoreError;
 
@@ -211,28 +210,28 @@ impl Connector {
             let own = config.get_options().unwrap_or_default();
             config.options(format!("{}{plans} {own}", self.settings));
         }
-        let hang_up = Arc::new(Notify::new());
+        let signals = Arc::<Signals>::default();
         // The arms differ only in the type of the connection.
         let client = match &self.tls {
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                self.drive(connection, Arc::clone(&hang_up), on_notification);
+                self.drive(connection, Arc::clone(&signals), on_notification);
                 client
             }
             None => {
                 let (client, connection) = config.connect(NoTls).await?;
-                self.drive(connection, Arc::clone(&hang_up), on_notification);
+                self.drive(connection, Arc::clone(&signals), on_notification);
                 client
             }
         };
-        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only, hang_up, self.answer_timeout))
+        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only, signals, self.answer_timeout))
     }
 
     /// Spawns the task that drives a connection until it ends.
     fn drive<S, T>(
         &self,
         mut connection: tokio_postgres::Connection<S, T>,
-        hang_up: Arc<Notify>,
+        signals: Arc<Signals>,
         on_notification: impl Fn(Notification) + Send + 'static,
     ) where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -243,7 +242,7 @@ impl Connector {
             loop {
                 let message = tokio::select! {
                     message = std::future::poll_fn(|cx| connection.poll_message(cx)) => message,
-                    () = hang_up.notified() => {
+                    () = signals.hang_up.notified() => {
                         has_lost.store(true, Ordering::Release);
                         tracing::warn!(target: "redrive::store", "the server did not answer in time: the connection is closed");
                         return;
@@ -251,6 +250,11 @@ impl Connector {
                 };
                 match message {
                     Some(Ok(AsyncMessage::Notification(notification))) => on_notification(notification),
+                    // The server sends a warning before the answer to its statement.
+                    Some(Ok(AsyncMessage::Notice(notice))) if *notice.code() == SqlState::WARNING => {
+                        tracing::warn!(target: "redrive::store", why = notice.message(), "the server sent a warning");
+                        signals.warnings.fetch_add(1, Ordering::AcqRel);
+                    }
                     Some(Ok(_)) => {}
                     Some(Err(error)) => {
                         has_lost.store(true, Ordering::Release);

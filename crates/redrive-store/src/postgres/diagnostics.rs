@@ -1,4 +1,4 @@
-//! Diagnostics of the server, the processes and the work on it, for `redrive doctor`.
+//! Diagnostics of the server, the processes and the work in flight, for `redrive doctor`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::process::{DECLARED_DEAD, lease_expired};
 use super::{PostgresStore, rows};
 use crate::error::StoreError;
 
-/// State of a server and of the work on it. Read by [`PostgresStore::diagnostics`].
+/// State of a server, its processes and the work in flight. Read by [`PostgresStore::diagnostics`].
 #[derive(Clone, Debug)]
 pub struct Diagnostics {
     /// The server's version, as it reports it.
@@ -26,12 +26,6 @@ pub struct Diagnostics {
     pub running: u64,
     /// Events and deliveries in flight whose process is dead.
     pub abandoned: u64,
-    /// Events and deliveries that have been due for longer than the threshold.
-    pub overdue: u64,
-    /// Open deliveries to subscriptions that are not on record: the five names with the most deliveries, and their counts.
-    pub orphans: Vec<(String, u64)>,
-    /// Events in the dead-letter queue.
-    pub dead: u64,
 }
 
 /// A process that shares the database.
@@ -69,21 +63,9 @@ const RUNNING: &str = concat!(
     ")) FROM running"
 );
 
-const OVERDUE: &str = "
-    SELECT (SELECT count(*) FROM redrive.event WHERE ready_at < redrive.now_ms() - $1)
-         + (SELECT count(*) FROM redrive.delivery WHERE ready_at < redrive.now_ms() - $1)";
-
-const ORPHANS: &str = "
-    SELECT subscription, count(*) FROM redrive.delivery
-    WHERE status < 3 AND subscription NOT IN (SELECT name FROM redrive.subscriptions)
-    GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5";
-
-const DEAD_LETTERS: &str = "SELECT count(DISTINCT event_key) FROM redrive.dead_letter";
-
 impl PostgresStore {
-    /// Reads the state of the server and of the work on it. Work that has been due for longer than `overdue` counts as overdue.
-    pub async fn diagnostics(&self, overdue: Duration) -> Result<Diagnostics, StoreError> {
-        let overdue = i64::try_from(overdue.as_millis()).unwrap_or(i64::MAX);
+    /// Reads the state of the server, its processes and the work in flight.
+    pub async fn diagnostics(&self) -> Result<Diagnostics, StoreError> {
         let stats = crate::store::EventStore::stats(self).await?;
         self.read(async move |session| {
             let version = session.query_first(VERSION, &[]).await?.ok_or(StoreError::Closed)?.get(0);
@@ -92,7 +74,6 @@ impl PostgresStore {
             let round_trip = began.elapsed();
             let running = session.query_first(RUNNING, &[&DECLARED_DEAD]).await?.ok_or(StoreError::Closed)?;
             let processes = session.query(PROCESSES, &[&DECLARED_DEAD]).await?;
-            let orphans = session.query(ORPHANS, &[]).await?;
             let process = |row: &Row| ProcessRow {
                 instance: row.get(0),
                 pid: row.get(1),
@@ -102,14 +83,11 @@ impl PostgresStore {
             Ok(Diagnostics {
                 version,
                 round_trip,
-                clock_offset_ms: super::process::clock_offset_ms(session).await?,
+                clock_offset_ms: super::database_time::ahead_of_machine_ms(session).await?,
                 bytes: stats.file_bytes,
                 processes: processes.iter().map(process).collect(),
                 running: rows::count(&running, 0),
                 abandoned: rows::count(&running, 1),
-                overdue: session.count(OVERDUE, &[&overdue]).await?,
-                orphans: orphans.iter().map(|row| (row.get(0), rows::count(row, 1))).collect(),
-                dead: session.count(DEAD_LETTERS, &[]).await?,
             })
         })
         .await

@@ -117,17 +117,21 @@ pub(super) async fn groups(session: &Session, filter: &DlqFilter) -> Result<Vec<
     let mut values = Vec::new();
     let conditions = conditions(filter, &mut values);
     let query = format!(
-        "SELECT g.fingerprint, g.count, x.error, g.first_at, g.last_at FROM (
-           SELECT d.fingerprint, count(*) AS count, max(d.key) AS example, min(d.dlq_at) AS first_at,
-                  max(d.dlq_at) AS last_at
-           FROM redrive.dead_letter d WHERE TRUE{conditions} GROUP BY d.fingerprint ORDER BY 2 DESC LIMIT 1000) g
-         JOIN redrive.dead_letter x ON x.key = g.example ORDER BY g.count DESC, g.fingerprint"
+        "SELECT g.target, g.fingerprint, g.count, g.first_at, g.last_at, g.types, x.error, e.id FROM (
+           SELECT d.target, d.fingerprint, count(*) AS count, max(d.key) AS example, min(d.dlq_at) AS first_at,
+                  max(d.dlq_at) AS last_at, array_agg(DISTINCT d.type) AS types
+           FROM redrive.dead_letter d WHERE TRUE{conditions} GROUP BY d.target, d.fingerprint ORDER BY 3 DESC LIMIT 1000) g
+         JOIN redrive.dead_letter x ON x.key = g.example JOIN redrive.event e ON e.key = x.event_key
+         ORDER BY g.count DESC, g.fingerprint, g.target"
     );
     let found = session.query_once(&query, &borrowed(&values)).await?;
     let group = |row: &Row| DlqGroup {
-        fingerprint: nul_escape::unescape(row.get(0)),
-        count: rows::count(row, 1),
-        example: nul_escape::unescape(row.get(2)),
+        target: rows::optional_subscription(row, 0),
+        fingerprint: nul_escape::unescape(row.get(1)),
+        count: rows::count(row, 2),
+        types: DlqGroup::types(row.get(5)),
+        example: nul_escape::unescape(row.get(6)),
+        example_id: rows::event_id(row, 7),
         first_at: rows::timestamp(row, 3),
         last_at: rows::timestamp(row, 4),
     };
@@ -136,12 +140,19 @@ pub(super) async fn groups(session: &Session, filter: &DlqFilter) -> Result<Vec<
 
 const COUNT_DEAD: &str = "
     SELECT EXISTS (SELECT 1 FROM redrive.dead_letter WHERE event_key = $1 AND subscription IS NULL),
-           (SELECT count(*) FROM redrive.delivery WHERE event_key = $1 AND status = 4)";
+           count(*) FILTER (WHERE status = 4), count(*) FILTER (WHERE status < 3)
+    FROM redrive.delivery WHERE event_key = $1";
 
 const KEEP_ERRORS: &str = "
     INSERT INTO redrive.redriven (event_key, at, errors, payload)
-    SELECT e.key, $2, e.last_error, CASE WHEN $3 THEN p.payload END
+    SELECT e.key, $2, (SELECT json_agg(a.error ORDER BY a.key)::text FROM redrive.attempt a
+                       WHERE a.event_key = $1 AND NOT a.redriven AND a.class <> 'null'), CASE WHEN $3 THEN p.payload END
     FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key WHERE e.key = $1";
+
+/// Excludes attempts of deliveries that stay open from a redrive of their event.
+const START_OVER: &str = "
+    UPDATE redrive.attempt a SET redriven = true WHERE a.event_key = $1 AND NOT a.redriven AND NOT (
+      a.of_delivery AND EXISTS (SELECT 1 FROM redrive.delivery v WHERE v.event_key = $1 AND v.subscription = a.subscription AND v.status < 3))";
 
 const RESET_DELIVERIES: &str = "
     UPDATE redrive.delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $2,
@@ -169,11 +180,13 @@ const DELETE_DEAD_LETTERS: &str = "DELETE FROM redrive.dead_letter WHERE event_k
 pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
     let (key, state) = replay::lock(session, id).await?;
     let found = session.query_first(COUNT_DEAD, &[&key]).await?;
-    let (is_whole, dead_deliveries): (bool, i64) = found.map_or((false, 0), |row| (row.get(0), row.get(1)));
+    let (is_whole, dead_deliveries, open_deliveries): (bool, i64, i64) =
+        found.map_or((false, 0, 0), |row| (row.get(0), row.get(1), row.get(2)));
     let at = redrive.at.as_millis();
-    let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, at)?;
+    let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, open_deliveries, at)?;
     let is_edited = redrive.payload.is_some();
     session.query(KEEP_ERRORS, &[&key, &at, &is_edited]).await?;
+    session.query(START_OVER, &[&key]).await?;
     session.query(RESET_DELIVERIES, &[&key, &at]).await?;
     session.query(RESET_EVENT, &[&key, &plan.status, &plan.due_at, &at, &is_edited]).await?;
     if let Some(payload) = &redrive.payload {

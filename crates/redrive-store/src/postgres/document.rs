@@ -2,6 +2,7 @@
 
 use tokio_postgres::Row;
 
+use super::retry_idempotent::Answer;
 use super::session::Session;
 use super::{PostgresStore, rows};
 use crate::document::{Document, DocumentKey};
@@ -33,13 +34,14 @@ impl Documents for PostgresStore {
         Box::pin(async move {
             Document::check(&body)?;
             self.run(move |shared| async move {
-                let answer = shared.retry_idempotent(CREATE, &[&key.as_str(), &body]).await?;
-                if let Some(row) = answer.rows.first() {
+                let Answer { rows, was_resent, session } =
+                    shared.retry_idempotent(CREATE, &[&key.as_str(), &body]).await?;
+                if let Some(row) = rows.first() {
                     return Ok(document(row));
                 }
                 // The first execution, whose answer was lost, may have created it.
-                let existing =
-                    if answer.was_resent { read(&*shared.pool.get().await?, &key).await? } else { None };
+                let existing = if was_resent { read(&session, &key).await? } else { None };
+                session.barrier().await?;
                 let is_own = |found: &Document| found.version == 1 && found.body == body;
                 existing.filter(is_own).ok_or(StoreError::DocumentTaken { key })
             })
@@ -69,15 +71,19 @@ impl Documents for PostgresStore {
             Document::check(&body)?;
             self.run(move |shared| async move {
                 let replaced = DocumentKey::version_column(version);
-                let answer = shared.retry_idempotent(REPLACE, &[&key.as_str(), &replaced, &body]).await?;
-                if let Some(row) = answer.rows.first() {
+                let Answer { rows, was_resent, session } =
+                    shared.retry_idempotent(REPLACE, &[&key.as_str(), &replaced, &body]).await?;
+                if let Some(row) = rows.first() {
                     return Ok(document(row));
                 }
-                let found = read(&*shared.pool.get().await?, &key).await?;
+                let found = read(&session, &key).await?;
                 // The first execution, whose answer was lost, may have changed it.
                 let is_own = |found: &Document| found.version == version + 1 && found.body == body;
                 match found {
-                    Some(found) if answer.was_resent && is_own(&found) => Ok(found),
+                    Some(found) if was_resent && is_own(&found) => {
+                        session.barrier().await?;
+                        Ok(found)
+                    }
                     other => Err(Document::conflict(key, other.as_ref())),
                 }
             })
@@ -88,14 +94,16 @@ impl Documents for PostgresStore {
     fn remove(&self, key: DocumentKey, version: Option<u64>) -> StoreFuture<'_, bool> {
         Box::pin(self.run(move |shared| async move {
             let version = version.map(DocumentKey::version_column);
-            let answer = shared.retry_idempotent(REMOVE, &[&key.as_str(), &version]).await?;
-            if !answer.rows.is_empty() {
+            let Answer { rows, was_resent, session } =
+                shared.retry_idempotent(REMOVE, &[&key.as_str(), &version]).await?;
+            if !rows.is_empty() {
                 return Ok(true);
             }
-            match read(&*shared.pool.get().await?, &key).await? {
-                found @ Some(_) => Err(Document::conflict(key, found.as_ref())),
-                None => Ok(answer.was_resent),
+            if let found @ Some(_) = read(&session, &key).await? {
+                return Err(Document::conflict(key, found.as_ref()));
             }
+            session.barrier().await?;
+            Ok(was_resent)
         }))
     }
 

@@ -107,9 +107,15 @@ async fn begin(
         let Some((now, found)) = key_row(row) else { continue };
         let (state, holder, until) = (found.state, found.owner.map(uuid), found.until.as_millis());
         let created_at = match KeyCheck::new(Some(found.into()), fingerprint, owner, now) {
-            KeyCheck::Answered(answer) => return Ok(answer),
+            KeyCheck::Answered(answer) => {
+                if matches!(answer, Begin::Completed { .. }) {
+                    asked.session.barrier().await?;
+                }
+                return Ok(answer);
+            }
             KeyCheck::Free { taken_before } => taken_before.map(Timestamp::as_millis),
         };
+        drop(asked); // returns its session to the pool: the next statement takes one
         let taken = shared
             .retry_idempotent(
                 TAKE,
@@ -149,7 +155,8 @@ async fn as_owner(
         return Ok(!answer.rows.is_empty());
     }
     // The first execution, whose answer was lost, may have changed it.
-    let found = read(&*shared.pool.get().await?, &key).await?.map(|(_, row)| row);
+    let found = read(&answer.session, &key).await?.map(|(_, row)| row);
+    answer.session.barrier().await?;
     let holds = |row: &KeyRow| row.owner.map(uuid) == Some(owner);
     Ok(match change {
         Some(change) => found.is_some_and(|row| holds(&row) && row.state == change.state),
@@ -231,6 +238,9 @@ impl IdempotencyStore for PostgresStore {
         Box::pin(async move {
             let clear = |shared: Arc<Shared>, name: String| async move {
                 let answer = shared.retry_idempotent(CLEAR, &[&name]).await?;
+                if answer.rows.is_empty() {
+                    answer.session.barrier().await?;
+                }
                 Ok(!answer.rows.is_empty() || answer.was_resent)
             };
             let cleared = self.with_key(key, clear).await;

@@ -1,11 +1,12 @@
 //! Retention of finished events, and counts of the stored work.
 
 use redrive_retry::Timestamp;
+use tokio_postgres::Row;
 
 use super::session::Session;
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::query::{Depth, Stats};
+use crate::query::{Depth, Stats, WaitingDeliveries, WaitingWork};
 
 /// Number of consecutive events that are too young at which the search ends. One publisher with a fast clock does not end it.
 const MAX_YOUNG_EVENTS: u32 = 1000;
@@ -113,4 +114,47 @@ pub(super) async fn stats(session: &Session, schema: &str) -> Result<Stats, Stor
     stats.open_deliveries = session.count(COUNT_OPEN, &[]).await?;
     stats.file_bytes = session.count(SIZE, &[&schema]).await?;
     Ok(stats)
+}
+
+const OVERDUE: &str = "
+    SELECT (SELECT count(*) FROM redrive.event WHERE ready_at IS NOT NULL AND due_at < $1)
+         + (SELECT count(*) FROM redrive.delivery WHERE ready_at IS NOT NULL AND due_at < $1)";
+
+/// Keys follow the order of publishing closely, so the smallest key is the oldest event.
+const WAITING: &str = "
+    SELECT subscription, subscription IN (SELECT name FROM redrive.subscriptions), due, parked, retrying, backlogged,
+      (SELECT created_at FROM redrive.event WHERE key = oldest_parked),
+      (SELECT created_at FROM redrive.event WHERE key = oldest_backlogged)
+    FROM (
+      SELECT subscription, count(*) AS waiting,
+        count(*) FILTER (WHERE due_at <= $1) AS due,
+        count(*) FILTER (WHERE status <= 0 AND due_at > $1 AND due_at < 9000000000000000) AS parked,
+        count(*) FILTER (WHERE status = 2 AND due_at > $1 AND due_at < 9000000000000000) AS retrying,
+        count(*) FILTER (WHERE due_at = 9000000000000000) AS backlogged,
+        min(event_key) FILTER (WHERE status <= 0 AND due_at > $1 AND due_at < 9000000000000000) AS oldest_parked,
+        min(event_key) FILTER (WHERE due_at = 9000000000000000) AS oldest_backlogged
+      FROM redrive.delivery WHERE ready_at IS NOT NULL GROUP BY subscription) AS of_one
+    ORDER BY waiting DESC, subscription LIMIT 100";
+
+/// Counts the work that waits, by subscription, and the part that has been due since before `overdue_before`.
+pub(super) async fn waiting(
+    session: &Session,
+    now: Timestamp,
+    overdue_before: Timestamp,
+) -> Result<WaitingWork, StoreError> {
+    let time = |row: &Row, column| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
+    let of_one = |row: &Row| WaitingDeliveries {
+        subscription: row.get(0),
+        is_on_record: row.get(1),
+        due: rows::count(row, 2),
+        parked: rows::count(row, 3),
+        oldest_parked_at: time(row, 6),
+        retrying: rows::count(row, 4),
+        backlogged: rows::count(row, 5),
+        oldest_backlogged_at: time(row, 7),
+    };
+    Ok(WaitingWork {
+        overdue: session.count(OVERDUE, &[&overdue_before.as_millis()]).await?,
+        subscriptions: session.query(WAITING, &[&now.as_millis()]).await?.iter().map(of_one).collect(),
+    })
 }

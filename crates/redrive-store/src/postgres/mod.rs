@@ -14,10 +14,12 @@ mod claim;
 mod claims_page;
 mod cluster;
 mod connector;
+mod database_time;
 mod diagnostics;
 mod dlq;
 mod document;
 mod failure;
+mod history;
 mod idempotency;
 mod leader;
 mod leader_tasks;
@@ -133,9 +135,7 @@ pub(crate) struct Shared {
     /// Woken at every change of any idempotency key by this process. Waiting callers are few, and their check is cheap.
     key_changed: tokio::sync::Notify,
     is_closed: AtomicBool,
-    /// How far the database's clock is ahead of this machine's.
-    clock_offset_ms: Arc<AtomicI64>,
-    /// The database's clock, measured at opening and at every heartbeat, so that all processes agree on due times.
+    /// The database's clock, so that all processes agree on due times.
     time: Clock,
 }
 
@@ -183,7 +183,14 @@ impl Shared {
         work: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let session = self.pool.get().await?;
-        let done = session.transaction(work(&session)).await?;
+        let done = match session.transaction(work(&session)).await {
+            // An earlier call, whose answer was lost, may have redriven it.
+            Err(error @ StoreError::NotDead { .. }) => {
+                session.barrier().await?;
+                return Err(error);
+            }
+            done => done?,
+        };
         self.note_due(at);
         self.notify_requested.notify_one();
         Ok(done)
@@ -266,8 +273,9 @@ impl PostgresStore {
         let timeout = options.statement_timeout.as_millis();
         let commit =
             if options.durability == Durability::Relaxed { " -c synchronous_commit=off" } else { "" };
+        let access = if options.read_only { " -c default_transaction_read_only=on" } else { "" };
         let settings = format!(
-            "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
+            "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}{access}"
         );
         let answer_timeout = options.statement_timeout + ANSWER_GRACE;
         let (connector, session) = Connector::open(config, &options, settings, Some(answer_timeout)).await?;
@@ -279,7 +287,7 @@ impl PostgresStore {
             return Err(StoreError::NoSchema { schema: names.schema().to_owned() });
         }
         schema::migrate(&session, names, options.outage_timeout).await?;
-        let clock_offset_ms = Arc::new(AtomicI64::new(process::clock_offset_ms(&session).await?));
+        let time = database_time::clock(&session, &options.clock).await?;
         drop(session);
         let connector = Arc::new(connector);
         let pool = SessionPool::new(Arc::clone(&connector), &options)?;
@@ -302,8 +310,7 @@ impl PostgresStore {
             registering: tokio::sync::Mutex::default(),
             key_changed: tokio::sync::Notify::new(),
             is_closed: AtomicBool::new(false),
-            time: Clock::with_offset(Arc::clone(&clock_offset_ms)),
-            clock_offset_ms,
+            time,
             options,
             connector,
             pool,
@@ -313,7 +320,10 @@ impl PostgresStore {
             Workers::start(write_connections, queue, |queue| write_batcher::run(Arc::clone(&shared), queue));
         let background_writes =
             Workers::start(1, queue, |queue| background_writes::run(Arc::clone(&shared), queue));
-        let mut background = vec![tokio::spawn(notify::run(Arc::clone(&shared))).abort_handle()];
+        let mut background = vec![
+            tokio::spawn(notify::run(Arc::clone(&shared))).abort_handle(),
+            tokio::spawn(database_time::run(Arc::clone(&shared))).abort_handle(),
+        ];
         if !poll_only {
             background.push(tokio::spawn(listen::run(Arc::clone(&shared))).abort_handle());
         }
@@ -396,7 +406,7 @@ impl PostgresStore {
                 Ok(Ok(finished)) => return Ok(finished),
                 Ok(Err((error, back, again))) if is_settle_retryable(&error) => {
                     // The connector logs an unreachable server. Other errors are logged once.
-                    if wait == FIRST_SETTLE_RETRY_DELAY && !is_transient(&error) {
+                    if wait == FIRST_SETTLE_RETRY_DELAY && !error.is_temporary() {
                         tracing::error!(target: "redrive::store", %error, "a settlement failed and is retried");
                     }
                     was_resent |= matches!(error, StoreError::Unknown { .. });
@@ -435,19 +445,6 @@ fn is_settle_retryable(error: &StoreError) -> bool {
         }),
         _ => true,
     }
-}
-
-/// Whether the error comes from a temporary state of the server.
-fn is_transient(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::Unknown { .. }
-            | StoreError::Unreachable { .. }
-            | StoreError::Lost { .. }
-            | StoreError::Busy
-            | StoreError::DiskFull
-            | StoreError::Exhausted
-    )
 }
 
 /// Shows the server by its host, never by its address, which may have a password.

@@ -21,6 +21,8 @@ pub struct PostgresOptions {
     pub schema: String,
     /// Whether to create the schema if it does not exist. Commands that only read do not create one.
     pub create: bool,
+    /// Whether the server refuses every change, for commands that only read. Without effect behind a transaction pooler.
+    pub read_only: bool,
     /// The instance name of this process. A process that restarts under the same name on the same machine recovers its claims
     /// at once; other processes wait until the lease has expired. Default: the host name.
     pub instance: String,
@@ -48,7 +50,7 @@ pub struct PostgresOptions {
     /// PEM file of the certificate authority that signs the server's certificate. The address can set it, too:
     /// `?sslrootcert=/etc/ca.pem`. Default: the machine's trusted authorities.
     pub ca_certificate: Option<PathBuf>,
-    /// Virtual time stands still while the store works.
+    /// Gives the steady time that carries the database's time on. Virtual time stands still while the store works.
     pub clock: Clock,
 }
 
@@ -57,6 +59,7 @@ impl Default for PostgresOptions {
         PostgresOptions {
             schema: "redrive".into(),
             create: true,
+            read_only: false,
             instance: gethostname::gethostname().to_string_lossy().into_owned(),
             lease: Duration::from_secs(15),
             write_connections: 4,

@@ -37,6 +37,9 @@ impl Manager for Sessions {
     }
 }
 
+/// A session of the pool, returned to it when dropped.
+pub(super) type BorrowedSession = Object<Sessions>;
+
 pub(super) struct SessionPool(Pool<Sessions>);
 
 impl SessionPool {
@@ -53,7 +56,7 @@ impl SessionPool {
         Ok(SessionPool(pool))
     }
 
-    pub(super) async fn get(&self) -> Result<Object<Sessions>, StoreError> {
+    pub(super) async fn get(&self) -> Result<BorrowedSession, StoreError> {
         self.0.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
             PoolError::Timeout(_) => StoreError::Exhausted,

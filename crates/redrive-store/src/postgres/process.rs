@@ -1,10 +1,9 @@
 //! Registration, heartbeat and departure of this process among those that share the database.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
-use redrive_retry::Timestamp;
-
+use super::database_time::TimeRequest;
 use super::owned_claims::Oldest;
 use super::server_epoch::server_epoch;
 use super::session::Session;
@@ -153,14 +152,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Renews the lease, and measures the clock offset. Returns `false` if this process was declared dead.
+    /// Renews the lease, and measures the database's time. Returns `false` if this process was declared dead.
     async fn send_heartbeat(&self, owner: i64) -> Result<bool, StoreError> {
         let mut heartbeat_session = self.heartbeat_session.lock().await;
         let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
-        let request = ClockRequest::now();
+        let request = TimeRequest::begin();
         let found = session.query_first(BEAT, &[&owner, &DECLARED_DEAD]).await?;
         let Some(row) = found else { return Ok(false) };
-        self.clock_offset_ms.store(request.clock_offset_ms(row.get(1)), Ordering::Release);
+        self.time.set(request.answered(row.get(1)));
         if self.server_epoch.record(row.get(2)) {
             self.connector.has_lost.store(true, Ordering::Release);
         }
@@ -203,31 +202,6 @@ impl Shared {
         reconcile::reconcile(self, session).await?;
         let statement = if self.owned_claims.is_empty() { LEAVE } else { LEAVE_CLAIMS };
         session.execute(statement, &[&owner, &DECLARED_DEAD]).await
-    }
-}
-
-/// Measures how far the database's clock is ahead of this machine's.
-pub(super) async fn clock_offset_ms(session: &Session) -> Result<i64, StoreError> {
-    let request = ClockRequest::now();
-    let found = session.query_first("SELECT redrive.now_ms()", &[]).await?;
-    Ok(found.map_or(0, |row| request.clock_offset_ms(row.get(0))))
-}
-
-/// A request for the database's time.
-struct ClockRequest {
-    at: Timestamp,
-    began: Instant,
-}
-
-impl ClockRequest {
-    fn now() -> Self {
-        ClockRequest { at: SystemTime::now().into(), began: Instant::now() }
-    }
-
-    /// Assumes that the database read its clock halfway between request and answer.
-    fn clock_offset_ms(&self, answer: i64) -> i64 {
-        let half = i64::try_from(self.began.elapsed().as_millis() / 2).unwrap_or(0);
-        answer - (self.at.as_millis() + half)
     }
 }
 

@@ -1,27 +1,35 @@
 //! Reads events with their deliveries and attempts.
 
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, SubscriptionName};
+use crate::event::{EventContent, EventId, EventStatus, SubscriptionName};
 use crate::query::{DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 use crate::sql::payload::Payload;
 
+/// Selects events with the errors of all failed attempts since the last redrive, of the event and of its deliveries.
 macro_rules! events {
     ($payload:literal) => {
         concat!(
             "SELECT e.key, e.id, e.type, ",
             $payload,
-            ", p.metadata, e.status, e.retry_count, e.last_error, e.created_at, e.updated_at,
-             e.due_at FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key"
+            ", p.metadata, e.status, (
+               SELECT json_agg(a.error ORDER BY a.key)::text FROM redrive.attempt a
+               WHERE a.event_key = e.key AND NOT a.redriven AND a.class <> 'null'), e.created_at, e.updated_at, e.due_at FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key"
         )
     };
 }
 
 const EVENT: &str = concat!(events!("p.payload"), " WHERE e.id = $1");
+
+const TAKEN_IDS: &str = "
+    SELECT e.id FROM unnest($1::uuid[], $2::text[], $3::text[]) AS u(id, type, payload)
+    JOIN redrive.event e ON e.id = u.id LEFT JOIN redrive.payload p ON p.event_key = e.key
+    WHERE e.type <> u.type OR p.payload IS DISTINCT FROM u.payload";
 
 const DELIVERIES: &str = "
     SELECT subscription, status, retry_count, due_at, last_error FROM redrive.delivery WHERE event_key = $1 ORDER BY key";
@@ -52,6 +60,18 @@ pub(super) async fn attempts_of(
     Ok(found.iter().map(one).collect())
 }
 
+/// Returns the ids under which another type or payload is stored.
+pub(super) async fn taken_ids(
+    session: &Session,
+    wanted: &[EventContent],
+) -> Result<Vec<EventId>, StoreError> {
+    let ids: Vec<Uuid> = wanted.iter().map(|one| *one.id.as_uuid()).collect();
+    let types: Vec<&str> = wanted.iter().map(|one| one.event_type.as_str()).collect();
+    let payloads: Vec<&str> = wanted.iter().map(|one| &*one.payload).collect();
+    let found = session.query(TAKEN_IDS, &[&ids, &types, &payloads]).await?;
+    Ok(found.iter().map(|row| rows::event_id(row, 0)).collect())
+}
+
 pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail, StoreError> {
     let found = session.query(EVENT, &[id.as_uuid()]).await?;
     let mut event = detail(found.first().ok_or(StoreError::NoSuchEvent { id })?)?;
@@ -62,6 +82,38 @@ pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail,
     Ok(event)
 }
 
+/// The keys of open events, from the partial indexes over waiting work and from the oldest claim of any process on.
+const PENDING: &str = " AND e.key IN (
+    SELECT key FROM redrive.event WHERE ready_at IS NOT NULL AND status IN (-1, 0)
+    UNION ALL SELECT event_key FROM redrive.delivery WHERE ready_at IS NOT NULL) AND e.status IN (-1, 0, 6)";
+const PROCESSING: &str = " AND e.key IN (
+    SELECT key FROM redrive.event WHERE ready_at IS NOT NULL AND status = 2
+    UNION ALL SELECT key FROM redrive.event WHERE key >= (SELECT min(oldest_event) FROM redrive.process) AND status = 1
+    UNION ALL SELECT event_key FROM redrive.delivery WHERE ready_at IS NOT NULL
+    UNION ALL SELECT event_key FROM redrive.delivery
+    WHERE key >= (SELECT min(oldest_delivery) FROM redrive.process) AND status = 1) AND e.status IN (1, 2, 5)";
+
+/// The keys of dead events. Few events are dead, but most are done: an index over those would make every publish slower.
+const DEAD: &str = " AND e.key IN (SELECT event_key FROM redrive.dead_letter) AND e.status = 4";
+const DEAD_OF_TYPE: &str =
+    " AND e.key IN (SELECT event_key FROM redrive.dead_letter WHERE type = $3) AND e.status = 4";
+
+/// Returns the query of a list. Parameters: 1 cursor, 2 limit, and 3 the type if the filter has one.
+fn list_query<P: Payload>(filter: &EventFilter) -> String {
+    let has_type = filter.event_type.is_some();
+    let (status, of_type) = match filter.status {
+        None => ("", " AND e.type = $3"),
+        Some(EventStatus::Pending) => (PENDING, " AND e.type = $3"),
+        Some(EventStatus::Processing) => (PROCESSING, " AND e.type = $3"),
+        Some(EventStatus::Done) => (" AND e.status = 3", " AND e.type = $3"),
+        Some(EventStatus::Dlq) if has_type => (DEAD_OF_TYPE, ""),
+        Some(EventStatus::Dlq) => (DEAD, ""),
+    };
+    let of_type = if has_type { of_type } else { "" };
+    let columns = format!(events!("{}"), P::select("p.payload"));
+    format!("{columns} WHERE e.key < $1{status}{of_type} ORDER BY e.key DESC LIMIT $2")
+}
+
 pub(super) async fn events<P: Payload>(
     session: &Session,
     filter: &EventFilter,
@@ -69,25 +121,18 @@ pub(super) async fn events<P: Payload>(
 ) -> Result<Vec<EventDetail<P>>, StoreError> {
     let after = page.after.unwrap_or(i64::MAX);
     let limit = i64::from(page.limit);
-    let codes = filter.status.map(status::codes).unwrap_or_default().to_vec();
     let event_type = filter.event_type.as_ref().map(|event_type| event_type.as_str());
-    let mut query = format!(events!("{}"), P::select("p.payload"));
-    query.push_str(" WHERE e.key < $1");
+    let query = list_query::<P>(filter);
     let mut values: Vec<&dyn Value> = vec![&after, &limit];
-    if filter.status.is_some() {
-        values.push(&codes);
-        query.push_str(" AND e.status = ANY($3::smallint[])");
-    }
     if event_type.is_some() {
         values.push(&event_type);
-        query.push_str(&format!(" AND e.type = ${}", values.len()));
     }
-    query.push_str(" ORDER BY e.key DESC LIMIT $2");
     let found = session.query_once(&query, &values).await?;
     found.iter().map(detail).collect()
 }
 
 fn detail<P: Payload>(row: &Row) -> Result<EventDetail<P>, StoreError> {
+    let errors = rows::errors(row, 6);
     Ok(EventDetail {
         cursor: row.get(0),
         id: rows::event_id(row, 1),
@@ -95,11 +140,11 @@ fn detail<P: Payload>(row: &Row) -> Result<EventDetail<P>, StoreError> {
         payload: P::read(|| Ok(rows::payload(row, 3).into()))?,
         metadata: rows::metadata(row, 4),
         status: status::name(row.get(5)),
-        retry_count: rows::small(row, 6),
-        errors: rows::errors(row, 7),
-        created_at: rows::timestamp(row, 8),
-        updated_at: rows::timestamp(row, 9),
-        due_at: rows::due_at(row, 10, row.get(5)),
+        retry_count: u32::try_from(errors.len()).unwrap_or(u32::MAX),
+        errors,
+        created_at: rows::timestamp(row, 7),
+        updated_at: rows::timestamp(row, 8),
+        due_at: rows::due_at(row, 9, row.get(5)),
         deliveries: Vec::new(),
         attempts: Vec::new(),
     })
@@ -111,6 +156,7 @@ fn delivery(row: &Row) -> DeliveryRow {
         status: status::name(row.get(1)),
         retry_count: rows::small(row, 2),
         due_at: rows::due_at(row, 3, row.get(1)),
+        is_running: row.get::<_, i16>(1) == status::RUNNING,
         errors: rows::errors(row, 4),
     }
 }

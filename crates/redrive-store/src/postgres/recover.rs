@@ -80,9 +80,9 @@ macro_rules! take_over {
              page AS (UPDATE redrive.process SET ", $oldest, " = $7 WHERE key = $1 AND ", $oldest, " < $7),
              charged AS (
                INSERT INTO redrive.attempt
-                 (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
+                 (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, of_delivery)
                SELECT ", $event_key, ", ", $subscription, ", least(retry_count, 2147483646) + 1, updated_at,
-                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5 FROM owned),
+                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5, ", $subscription, " <> '' FROM owned),
              back AS (
                UPDATE redrive.", $table, " u SET status = CASE WHEN u.crashes = 0 THEN 0 ELSE -1 END,
                  due_at = least(u.due_at, $3), updated_at = $3, owner = NULL,
@@ -92,7 +92,8 @@ macro_rules! take_over {
                  last_error = CASE WHEN u.last_error IS NULL THEN '[' || $6 || ']'
                                    ELSE left(u.last_error, -1) || ',' || $6 || ']' END
                FROM owned WHERE u.key = owned.key)
-             SELECT ", $id, ".id, ", $id, ".type, nullif(", $subscription, ", ''), least(h.retry_count, 2147483646) + 1, h.due_at
+             SELECT ", $id, ".id, ", $id, ".type, nullif(", $subscription, ", ''), least(h.retry_count, 2147483646) + 1, h.due_at,
+                    (SELECT p.retry FROM redrive.payload p WHERE p.event_key = h.", $event_key, ")
              FROM owned h ", $joined
         )
     };
@@ -238,6 +239,7 @@ fn recovered_claim(row: &Row) -> Recovered {
         event_type: rows::event_type(row, 1),
         subscription: rows::optional_subscription(row, 2),
         attempt: rows::small(row, 3),
+        retry: rows::retry_override(row, 5),
         error: CRASHED.to_owned(),
     }
 }

@@ -3,9 +3,13 @@
 //!
 //! They are read on demand and cached for [`CACHE_TTL`]. A process with a new subscription waits that long before it
 //! goes on: then every other process has read it.
+//!
+//! Absent subscriptions are on record, and no living process has registered them. They are read only for events that nobody takes.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use tokio_postgres::Row;
 
 use super::{Shared, lock, rows};
 use crate::error::StoreError;
@@ -31,17 +35,23 @@ const SELECT_REMOTE: &str = "
     WHERE s.boot <> $1 AND NOT EXISTS (
       SELECT 1 FROM redrive.subscriber o WHERE o.boot = $1 AND o.name = s.name AND o.event_type = s.event_type)";
 
+const SELECT_ABSENT: &str = "
+    SELECT r.name, r.event_type FROM redrive.subscriptions r WHERE NOT EXISTS (
+      SELECT 1 FROM redrive.subscriber s JOIN redrive.process p ON p.boot = s.boot WHERE s.name = r.name)";
+
 const IS_NEW_TO_OTHERS: &str = "
     SELECT EXISTS (
       SELECT 1 FROM redrive.process p JOIN redrive.subscriber o ON o.boot = $1
       WHERE p.boot <> $1 AND NOT EXISTS (
         SELECT 1 FROM redrive.subscriber s WHERE s.boot = p.boot AND s.name = o.name AND s.event_type = o.event_type))";
 
-/// Cache of the last answer. The std mutex is held for a comparison, the other one during the query.
+/// Cache of the last answers. The std mutexes are held for a comparison, the other ones during a query.
 #[derive(Debug, Default)]
 pub(super) struct RemoteSubscriptions {
     cached: Mutex<Option<Cached>>,
     asking: tokio::sync::Mutex<()>,
+    /// Absent subscriptions, and when their query was sent.
+    absent: tokio::sync::Mutex<Option<(Instant, Arc<[RemoteSubscription]>)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,15 +82,34 @@ pub(super) async fn current(shared: &Shared) -> Result<Cached, StoreError> {
     let session = shared.pool.get().await?;
     let asked = Instant::now();
     let found = session.query(SELECT_REMOTE, &[&shared.boot]).await?;
-    let subscribed = found
-        .iter()
-        .map(|row| RemoteSubscription { name: rows::subscription(row, 0), event_type: row.get(1) })
-        .collect();
+    let subscribed = found.iter().map(subscription).collect();
     let left_to_others =
         found.iter().filter(|row| !row.get::<_, bool>(2)).map(|row| row.get::<_, String>(0)).collect();
     let cached = Cached { asked, subscribed, left_to_others };
     *lock(&cache.cached) = Some(cached.clone());
     Ok(cached)
+}
+
+/// Returns the absent subscriptions, at most [`CACHE_TTL`] old.
+pub(super) async fn absent(shared: &Shared) -> Result<Arc<[RemoteSubscription]>, StoreError> {
+    let mut cached = shared.remote_subscriptions.absent.lock().await;
+    if let Some((_, absent)) = cached.as_ref().filter(|(asked, _)| asked.elapsed() < CACHE_TTL) {
+        return Ok(Arc::clone(absent));
+    }
+    let asked = Instant::now();
+    let found = shared.pool.get().await?.query(SELECT_ABSENT, &[]).await?;
+    let absent: Arc<[RemoteSubscription]> = found.iter().map(subscription).collect();
+    *cached = Some((asked, Arc::clone(&absent)));
+    Ok(absent)
+}
+
+/// Reads the absent subscriptions again at the next call, because this process has removed one.
+pub(super) async fn forget_absent(shared: &Shared) {
+    *shared.remote_subscriptions.absent.lock().await = None;
+}
+
+fn subscription(row: &Row) -> RemoteSubscription {
+    RemoteSubscription { name: rows::subscription(row, 0), event_type: row.get(1) }
 }
 
 /// Waits until the caches of all other processes include the subscriptions of this one.

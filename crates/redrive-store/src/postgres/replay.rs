@@ -8,7 +8,8 @@ use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::store::Replayed;
 
-/// Excludes a concurrent replay or redrive, and a settlement of the event's last delivery.
+/// Excludes a concurrent replay or redrive, and a settlement of the event's last delivery. The lock is in the server's log, so
+/// the commit is a barrier also if nothing changes.
 const LOCK: &str = "SELECT key, status FROM redrive.event WHERE id = $1 FOR UPDATE";
 
 /// A separate statement: its snapshot includes the changes of the transactions that [`LOCK`] waited for.
@@ -20,6 +21,10 @@ const KEEP_ERRORS: &str = "
     INSERT INTO redrive.redriven (event_key, at, errors)
     SELECT event_key, $3, last_error FROM redrive.delivery WHERE event_key = $1 AND subscription = $2";
 
+const START_DELIVERY_OVER: &str = "
+    UPDATE redrive.attempt SET redriven = true
+    WHERE event_key = $1 AND subscription = $2 AND of_delivery AND NOT redriven";
+
 const ADD_DELIVERY: &str = "
     INSERT INTO redrive.delivery (event_key, subscription, status, due_at, ready_at, updated_at)
     VALUES ($1, $2, 0, $3, greatest($3, 0), $3)
@@ -28,7 +33,7 @@ const ADD_DELIVERY: &str = "
 
 const DELETE_DEAD_LETTER: &str = "DELETE FROM redrive.dead_letter WHERE event_key = $1 AND subscription = $2";
 
-const REOPEN_EVENT: &str = "UPDATE redrive.event SET status = 5, updated_at = $2 WHERE key = $1";
+const REOPEN_EVENT: &str = "UPDATE redrive.event SET status = 6, updated_at = $2 WHERE key = $1";
 
 /// Locks an event until the open transaction ends. Returns its key and status.
 pub(super) async fn lock(session: &Session, id: EventId) -> Result<(i64, i16), StoreError> {
@@ -55,6 +60,7 @@ pub(super) async fn replay(
         return Ok(Replayed::Open);
     }
     session.query(KEEP_ERRORS, &[&key, &to, &at]).await?;
+    session.query(START_DELIVERY_OVER, &[&key, &to]).await?;
     session.query(ADD_DELIVERY, &[&key, &to, &at]).await?;
     session.query(DELETE_DEAD_LETTER, &[&key, &to]).await?;
     // An event that is dead as a whole stays dead: the replay concerns one subscription.

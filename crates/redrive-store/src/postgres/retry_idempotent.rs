@@ -6,15 +6,17 @@ use tokio_postgres::Row;
 
 use super::Shared;
 use super::failure::{ErrorClass, classify, full_message};
+use super::pool::BorrowedSession;
 use super::value::Value;
 use crate::error::StoreError;
 
 /// The answer to the last execution of a statement.
-#[derive(Debug)]
 pub(super) struct Answer {
     pub(super) rows: Vec<Row>,
     /// Whether an earlier execution has an unknown outcome.
     pub(super) was_resent: bool,
+    /// The session that has answered.
+    pub(super) session: BorrowedSession,
 }
 
 impl Shared {
@@ -35,7 +37,7 @@ impl Shared {
                 (Err(error), None) => return Err(error),
             };
             match session.query(text, values).await {
-                Ok(rows) => return Ok(Answer { rows, was_resent: unknown.is_some() }),
+                Ok(rows) => return Ok(Answer { rows, was_resent: unknown.is_some(), session }),
                 Err(error) if classify(&error) == ErrorClass::ConnectionLost && Instant::now() < deadline => {
                     unknown = Some(full_message(&error));
                 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use redrive_retry::{FailureClass, Timestamp};
+use redrive_retry::{FailureClass, RetryOverride, Timestamp};
 use tokio_postgres::Row;
 
 use super::{nul_escape, status};
@@ -66,17 +66,26 @@ pub(super) fn errors(row: &Row, column: usize) -> Vec<String> {
     all.into_iter().map(nul_escape::unescape).collect()
 }
 
+/// The errors of earlier attempts; `None` before the first failure.
+pub(super) fn errors_before(row: &Row, column: usize) -> Option<Arc<[String]>> {
+    row.get::<_, Option<&str>>(column).map(|_| errors(row, column).into())
+}
+
 /// Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
 pub(super) fn stored_event(row: &Row, first: usize) -> StoredEvent {
-    let retry: Option<&str> = row.get(first + 5);
     StoredEvent {
         id: event_id(row, first),
         event_type: event_type(row, first + 1),
         payload: Arc::from(payload(row, first + 2)),
         metadata: metadata(row, first + 3),
         created_at: timestamp(row, first + 4),
-        retry: retry.and_then(|text| serde_json::from_str(text).ok()),
+        retry: retry_override(row, first + 5),
     }
+}
+
+/// The event's own changes to the retry policy; unreadable ones count as absent.
+pub(super) fn retry_override(row: &Row, column: usize) -> Option<RetryOverride> {
+    row.get::<_, Option<&str>>(column).and_then(|text| serde_json::from_str(text).ok())
 }
 
 /// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail, beginning at `first`.

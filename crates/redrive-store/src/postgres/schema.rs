@@ -17,6 +17,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_7.sql"),
     include_str!("sql/schema_8.sql"),
     include_str!("sql/schema_9.sql"),
+    include_str!("sql/schema_10.sql"),
+    include_str!("sql/schema_11.sql"),
 ];
 
 /// Serialises migrations of one schema. A hash collision only makes two migrations wait for each other.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +15,19 @@ use super::value::Value;
 use super::{lock, rows};
 use crate::error::StoreError;
 
+/// Writes to the server's log and nothing else, so that its commit waits for the log: on disk, and on a synchronous standby. A
+/// transaction that only reads writes no log, and its commit waits for nothing.
+pub(super) const BARRIER: &str = "SELECT pg_logical_emit_message(true, 'redrive', '')";
+
+/// Signals between a session and the task that drives its connection.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// Ends the connection, and all pending answers with it.
+    pub(super) hang_up: Notify,
+    /// The number of warnings that the server has sent.
+    pub(super) warnings: AtomicU64,
+}
+
 /// A connection with prepared statements, answer timeout and transactions.
 pub(super) struct Session {
     client: Client,
@@ -25,8 +38,7 @@ pub(super) struct Session {
     prepared: Mutex<HashMap<&'static str, Prepared>>,
     /// Whether a transaction is open, so that the connection must not be reused.
     in_transaction: AtomicBool,
-    /// Ends the connection, and all pending answers with it.
-    hang_up: Arc<Notify>,
+    signals: Arc<Signals>,
     /// A living server answers within this time, at least that it has cancelled the statement.
     answer_timeout: Option<Duration>,
     /// The number of further inserts that use the statement for existing ids.
@@ -47,7 +59,7 @@ impl Session {
         client: Client,
         names: Arc<Names>,
         poll_only: bool,
-        hang_up: Arc<Notify>,
+        signals: Arc<Signals>,
         answer_timeout: Option<Duration>,
     ) -> Self {
         Session {
@@ -56,7 +68,7 @@ impl Session {
             prepares: !poll_only,
             prepared: Mutex::default(),
             in_transaction: AtomicBool::new(false),
-            hang_up,
+            signals,
             answer_timeout,
             old_ids: AtomicU32::new(0),
         }
@@ -91,7 +103,7 @@ impl Session {
             if let Ok(answer) = tokio::time::timeout(longest, &mut answer).await {
                 return answer;
             }
-            self.hang_up.notify_one();
+            self.signals.hang_up.notify_one();
         }
         answer.await
     }
@@ -119,6 +131,38 @@ impl Session {
 
     /// Runs a prepared statement, as its own transaction unless one is open.
     pub(super) async fn query(&self, text: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>, Error> {
+        let warnings = self.warnings();
+        let rows = self.run(text, values).await?;
+        if !self.in_transaction.load(Ordering::Acquire) {
+            self.barrier_after_warning(warnings).await?;
+        }
+        Ok(rows)
+    }
+
+    /// Waits until everything that this session can see is on stable storage and on a synchronous standby. Needed before
+    /// something found is acknowledged: if a backend ends while its commit waits for the standby, the commit takes effect on
+    /// the primary only, and a failover undoes it.
+    pub(super) async fn barrier(&self) -> Result<(), Error> {
+        loop {
+            let warnings = self.warnings();
+            self.run(BARRIER, &[]).await?;
+            if self.warnings() == warnings {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sets a barrier if the server has sent a warning since `before`. A commit whose wait for the standby was cancelled
+    /// succeeds with a warning.
+    async fn barrier_after_warning(&self, before: u64) -> Result<(), Error> {
+        if self.warnings() == before { Ok(()) } else { self.barrier().await }
+    }
+
+    fn warnings(&self) -> u64 {
+        self.signals.warnings.load(Ordering::Acquire)
+    }
+
+    async fn run(&self, text: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>, Error> {
         match self.prepared(text, values).await? {
             Prepared::Named(statement) => {
                 let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value.as_sql()).collect();
@@ -188,9 +232,10 @@ impl Session {
     }
 
     pub(super) async fn commit(&self) -> Result<(), Error> {
+        let warnings = self.warnings();
         self.answered(self.client.batch_execute("COMMIT")).await?;
         self.in_transaction.store(false, Ordering::Release);
-        Ok(())
+        self.barrier_after_warning(warnings).await
     }
 
     /// Rolls back. If that fails, the connection is never reused.

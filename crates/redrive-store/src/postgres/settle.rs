@@ -19,13 +19,14 @@ use redrive_retry::fault;
 use tokio_postgres::{Error, Row};
 
 use self::columns::{BareSuccesses, Columns, LastErrors};
+use super::process::DECLARED_DEAD;
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::Finished;
-use crate::work::{ClaimKey, Claimed, FailedAttempt, Settlement, Verdict};
+use crate::work::{ClaimKey, ClaimRef, Claimed, FailedAttempt, Settlement, Verdict};
 
 const DONE: &str = "
     UPDATE redrive.event e SET status = 3, due_at = NULL, updated_at = u.at
@@ -64,16 +65,17 @@ const SETTLE: &str = "
         e.crashes),
     attempts AS (
       INSERT INTO redrive.attempt
-        (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail)
-      SELECT c.event_key, u.failed, u.attempt, u.started_at, u.duration_ms, u.class, u.delay_ms, u.error, u.record, u.detail
+        (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail, of_delivery)
+      SELECT c.event_key, u.failed, u.attempt, u.started_at, u.duration_ms, u.class, u.delay_ms, u.error, u.record, u.detail, @of_delivery
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.error IS NOT NULL
       UNION ALL
-      SELECT c.event_key, s.subscription, s.attempt, s.started_at, s.duration_ms, 'null', 0, '', NULL, s.detail
+      SELECT c.event_key, s.subscription, s.attempt, s.started_at, s.duration_ms, 'null', 0, '', NULL, s.detail, @of_delivery
       FROM changed c JOIN unnest($29::bigint[], $30::bigint[], $31::text[], $32::integer[], $33::bigint[], $34::bigint[], $35::text[])
            AS s(key, token, subscription, attempt, started_at, duration_ms, detail) ON s.key = c.key AND s.token = c.token),
     letters AS (
-      INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
-      SELECT c.event_key, u.subscription, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error
+      INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error, target)
+      SELECT c.event_key, u.subscription, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error,
+             coalesce(u.subscription, u.failed)
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.reason IS NOT NULL),
     split_off AS (
       INSERT INTO redrive.delivery
@@ -94,10 +96,18 @@ const SETTLE: &str = "
 const HANDLED: &str = ", handled = coalesce(u.handled, e.handled)";
 
 static SETTLE_EVENTS: LazyLock<String> = LazyLock::new(|| {
-    fenced(SETTLE).replace("@table", "event").replace("@event_key", "key").replace("@handled", HANDLED)
+    fenced(SETTLE)
+        .replace("@table", "event")
+        .replace("@event_key", "key")
+        .replace("@handled", HANDLED)
+        .replace("@of_delivery", "false")
 });
 static SETTLE_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
-    fenced(SETTLE).replace("@table", "delivery").replace("@event_key", "event_key").replace("@handled", "")
+    fenced(SETTLE)
+        .replace("@table", "delivery")
+        .replace("@event_key", "event_key")
+        .replace("@handled", "")
+        .replace("@of_delivery", "true")
 });
 static SETTLE_DONE: LazyLock<String> = LazyLock::new(|| fenced(DONE));
 
@@ -115,7 +125,7 @@ const FINISH: &str = "
       SELECT count(*) FILTER (WHERE d.status < 3) AS open, count(*) FILTER (WHERE d.status = 4) AS dead,
              coalesce(bool_or(d.retry_count > CASE WHEN d.status = 4 THEN 1 ELSE 0 END), false) AS retried
       FROM redrive.delivery d WHERE d.event_key = u.key) o
-    WHERE e.key = u.key AND e.status = 5 AND o.open = 0
+    WHERE e.key = u.key AND e.status > 4 AND o.open = 0
     RETURNING e.key, e.status, o.retried OR e.retry_count > 0";
 
 const LAST_ERRORS: &str = "
@@ -123,11 +133,21 @@ const LAST_ERRORS: &str = "
     UNION ALL
     SELECT -key, token, last_error FROM redrive.delivery WHERE key = ANY($2::bigint[])";
 
+/// The status of the event after this claim was settled. A settled row keeps the owner and the token of its last claim.
 const HOW_EVENT_ENDED: &str =
-    "SELECT status FROM redrive.event WHERE key = $1 AND owner = $2 AND token = $3 AND status IN (3, 4)";
+    "SELECT status FROM redrive.event WHERE key = $1 AND owner = $2 AND token = $3 AND status <> 1";
 const HOW_DELIVERY_ENDED: &str = "
-    SELECT e.status FROM redrive.delivery d JOIN redrive.event e ON e.key = d.event_key AND e.status IN (3, 4)
-    WHERE d.key = $1 AND d.owner = $2 AND d.token = $3 AND d.status IN (3, 4)";
+    SELECT CASE WHEN d.status IN (3, 4) THEN e.status ELSE d.status END
+    FROM redrive.delivery d JOIN redrive.event e ON e.key = d.event_key
+    WHERE d.key = $1 AND d.owner = $2 AND d.token = $3 AND d.status <> 1";
+
+/// Whether a claim is running under this fence, and its process was not declared dead.
+const HOLDS_EVENT: &str = "
+    SELECT 1 FROM redrive.event e JOIN redrive.process p ON p.key = e.owner AND p.void_until < $4
+    WHERE e.key = $1 AND e.owner = $2 AND e.token = $3 AND e.status = 1";
+const HOLDS_DELIVERY: &str = "
+    SELECT 1 FROM redrive.delivery d JOIN redrive.process p ON p.key = d.owner AND p.void_until < $4
+    WHERE d.key = $1 AND d.owner = $2 AND d.token = $3 AND d.status = 1";
 
 /// A claim and its settlement.
 pub(super) type Ended<'a> = (&'a Claimed, &'a Settlement);
@@ -261,8 +281,18 @@ pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bo
     }
 }
 
-/// Reads what became of the event after an answer was lost: `NotYet` unless this claim has ended it. A settlement that was executed
-/// before looks like a lost claim, so the answer is never `Fenced`.
+/// Returns whether a claim still belongs to this process.
+pub(super) async fn holds(session: &Session, claim: ClaimRef) -> Result<bool, StoreError> {
+    let ClaimRef { key, fence } = claim;
+    let statement = match key {
+        ClaimKey::Event(_) => HOLDS_EVENT,
+        ClaimKey::Delivery { .. } => HOLDS_DELIVERY,
+    };
+    let values: [&dyn Value; 4] = [&key.row(), &fence.owner, &fence.token, &DECLARED_DEAD];
+    Ok(session.query_first(statement, &values).await?.is_some())
+}
+
+/// Reads what became of the event after an answer was lost: `Fenced` unless this claim has settled it.
 pub(super) async fn how_it_ended(session: &Session, claimed: &Claimed) -> Result<Finished, Error> {
     let statement = match claimed.key {
         ClaimKey::Event(_) => HOW_EVENT_ENDED,
@@ -273,8 +303,9 @@ pub(super) async fn how_it_ended(session: &Session, claimed: &Claimed) -> Result
     let retried = claimed.attempt > 1;
     Ok(match found.map(|row| row.get::<_, i16>(0)) {
         Some(status::DONE) => Finished::Done { retried },
-        Some(_) => Finished::Dead { retried },
-        None => Finished::NotYet,
+        Some(status::DEAD) => Finished::Dead { retried },
+        Some(_) => Finished::NotYet,
+        None => Finished::Fenced,
     })
 }
 

@@ -10,16 +10,19 @@ use tokio::sync::oneshot;
 use super::listen::ListenConnection;
 use super::recover::{self, Search};
 use super::write_batcher::{Append, Command};
-use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay};
+use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay, settle};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt};
+use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
+use crate::query::{
+    AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+    WaitingWork,
+};
 use crate::store::{
     Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
     StoreFuture, WorkQueue,
 };
-use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 impl Sealed for PostgresStore {}
 
@@ -73,6 +76,10 @@ impl EventStore for PostgresStore {
         })
     }
 
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>> {
+        Box::pin(self.read(async move |session| read::taken_ids(session, &wanted).await))
+    }
+
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
         Box::pin(self.read(async move |session| read::event(session, id).await))
     }
@@ -97,6 +104,10 @@ impl EventStore for PostgresStore {
         Box::pin(self.read(async move |session| read::attempts_of(session, &name, page).await))
     }
 
+    fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>> {
+        Box::pin(PostgresStore::audit_lines(self, after, limit))
+    }
+
     fn depth(&self) -> StoreFuture<'_, Depth> {
         let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::depth(session, names.schema()).await))
@@ -105,6 +116,10 @@ impl EventStore for PostgresStore {
     fn stats(&self) -> StoreFuture<'_, Stats> {
         let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::stats(session, names.schema()).await))
+    }
+
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork> {
+        Box::pin(self.read(async move |session| maintenance::waiting(session, now, overdue_before).await))
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
@@ -167,6 +182,10 @@ impl WorkQueue for PostgresStore {
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
         Box::pin(self.settle_until_done(claimed, Box::new(settlement)))
+    }
+
+    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
+        Box::pin(self.read(async move |session| settle::holds(session, claim).await))
     }
 
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {

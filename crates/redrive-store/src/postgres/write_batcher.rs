@@ -279,7 +279,7 @@ async fn settle_all(shared: &Shared, session: &Session, settles: Vec<Settle>) {
 }
 
 async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finished: Finished) {
-    if settle.was_resent && matches!(finished, Finished::NotYet | Finished::Fenced) {
+    if settle.was_resent && finished == Finished::Fenced {
         match settle::how_it_ended(session, &settle.claimed).await {
             Ok(before) => finished = before,
             Err(error) => return return_claim(settle, shared.explain(error)),

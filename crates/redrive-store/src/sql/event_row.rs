@@ -14,6 +14,7 @@ pub(crate) struct EventRow {
     /// Names each subscription once.
     pub(crate) to: Routing,
     pub(crate) due_at: Timestamp,
+    pub(crate) is_scheduled: bool,
     pub(crate) metadata: Option<String>,
     pub(crate) retry: Option<String>,
 }
@@ -30,6 +31,11 @@ impl EventRow {
         self.event.payload.len() + self.metadata.as_ref().map_or(0, String::len) + 256
     }
 
+    /// Returns whether the event is a task of the retry scheduler, which is also in the retry queue.
+    pub(crate) fn is_retry_task(&self) -> bool {
+        self.event.event_type.as_str() == "retry.task" && self.event.payload.starts_with(r#"{"message_id":"#)
+    }
+
     /// Returns whether the event is tracked as a whole.
     pub(crate) fn is_whole(&self) -> bool {
         self.to != Routing::None && self.to.subscriptions().is_empty()
@@ -38,7 +44,8 @@ impl EventRow {
 
 impl From<NewEvent> for EventRow {
     fn from(new: NewEvent) -> Self {
-        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, mut to } = new;
+        let NewEvent { id, event_type, payload, metadata, created_at, due_at, is_scheduled, retry, mut to } =
+            new;
         if let Routing::Each(names) = &mut to
             && names.len() > 1
         {
@@ -51,6 +58,7 @@ impl From<NewEvent> for EventRow {
             event: Arc::new(StoredEvent { id, event_type, payload, metadata, created_at, retry }),
             to,
             due_at,
+            is_scheduled,
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn conditions<'f>(filter: &'f DlqFilter, dialect: &Dialect) -> Vec<(&
         ("d.reason = ?", reason.as_deref().map(Param::Text)),
         (dialect.any_error_contains, text.as_deref().map(Param::Text)),
         (dialect.fingerprint, fingerprint.as_deref().map(Param::Text)),
-        ("d.subscription = ?", subscription.as_ref().map(|name| Param::Text(name.as_str()))),
+        ("d.target = ?", subscription.as_ref().map(|name| Param::Text(name.as_str()))),
     ];
     all.into_iter().filter_map(|(condition, value)| Some((condition, value?))).collect()
 }

@@ -23,16 +23,18 @@ impl RedrivePlan {
         status: i16,
         is_whole: bool,
         dead_deliveries: i64,
+        open_deliveries: i64,
         at: i64,
     ) -> Result<Self, StoreError> {
-        let is_partly_dead = status == status::DELIVERING && dead_deliveries > 0;
+        let is_partly_dead = status >= status::DELIVERING && dead_deliveries > 0;
         if status != status::DEAD && !is_partly_dead {
             return Err(StoreError::NotDead { id, status: status::name(status) });
         }
         Ok(if is_whole || dead_deliveries == 0 {
             RedrivePlan { status: status::PENDING, due_at: Some(at) }
         } else {
-            RedrivePlan { status: status::DELIVERING, due_at: None }
+            let is_open = open_deliveries > 0 && status == status::DELIVERING;
+            RedrivePlan { status: if is_open { status::DELIVERING } else { status::REDRIVEN }, due_at: None }
         })
     }
 }

@@ -11,24 +11,16 @@ pub(crate) const WAITING: i16 = 2;
 pub(crate) const DONE: i16 = 3;
 pub(crate) const DEAD: i16 = 4;
 pub(crate) const DELIVERING: i16 = 5;
+/// As [`DELIVERING`], until the first of the redriven deliveries is claimed.
+pub(crate) const REDRIVEN: i16 = 6;
 
 /// Returns the specified name of a code.
 pub(crate) fn name(status: i16) -> EventStatus {
     match status {
-        SUSPECT | PENDING => EventStatus::Pending,
+        SUSPECT | PENDING | REDRIVEN => EventStatus::Pending,
         DONE => EventStatus::Done,
         DEAD => EventStatus::Dlq,
         _ => EventStatus::Processing,
-    }
-}
-
-/// Returns the codes of a status.
-pub(crate) fn codes(status: EventStatus) -> &'static [i16] {
-    match status {
-        EventStatus::Pending => &[SUSPECT, PENDING],
-        EventStatus::Processing => &[RUNNING, WAITING, DELIVERING],
-        EventStatus::Done => &[DONE],
-        EventStatus::Dlq => &[DEAD],
     }
 }
 

@@ -19,6 +19,20 @@ const INSERT_ONE: &str = "
 const INSERT_DELIVERY: &str = "
     INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5)";
 
+const MARK_SCHEDULED: &str = "UPDATE event SET scheduled = 1 WHERE key = ?1";
+
+/// Puts a task into the retry queue. A message that failed before keeps its row, which then shows its last failure.
+const INSERT_RETRY_MESSAGE: &str = "
+    INSERT INTO retry_message (event_key, message_id, original_queue, retries, next_retry_at, discarded)
+    SELECT ?1, message_id, original_queue, retries,
+    strftime('%Y-%m-%d %H:%M:%f', min(max(?3, 0), 253402300799000) / 1000.0, 'unixepoch'), discarded
+    FROM (SELECT CAST(task ->> 'message_id' AS TEXT) AS message_id, CAST(task ->> 'original_queue' AS TEXT) AS original_queue,
+      CAST(task ->> 'retry_count' AS INTEGER) AS retries,
+      coalesce(task ->> '$.by_hand.decision' = 'discarded', 0) AS discarded FROM (SELECT iif(json_valid(?2), ?2, '{}') AS task))
+    WHERE message_id IS NOT NULL AND original_queue IS NOT NULL AND retries IS NOT NULL
+    ON CONFLICT (message_id, original_queue) DO UPDATE SET event_key = excluded.event_key, retries = excluded.retries,
+    next_retry_at = excluded.next_retry_at, discarded = excluded.discarded WHERE excluded.retries >= retry_message.retries";
+
 /// Numbers of rows in one `INSERT`. A row in a large one costs 2.2 µs, a row in a statement of its own 3.1 µs (measured).
 const LARGE_INSERT_ROWS: usize = 32;
 const SMALL_INSERT_ROWS: usize = 8;
@@ -77,7 +91,8 @@ pub(super) fn append_each(
     let mut next_key = None;
     for chunk in chunks(rows) {
         let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, pending)).collect();
-        let is_group = chunk.len() > 1 && !is_rolled_back(connection);
+        let is_single = |row: &&Row| row.is_scheduled || row.is_retry_task();
+        let is_group = chunk.len() > 1 && !chunk.iter().any(is_single) && !is_rolled_back(connection);
         let mut failure = None;
         match is_group.then(|| insert_rows_at(connection, &placed, &mut next_key)) {
             Some(Ok(Some(first))) => {
@@ -92,7 +107,7 @@ pub(super) fn append_each(
             Some(Err(error)) => {
                 tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");
             }
-            // An id exists already, or there is only one row: insert the rows one by one.
+            // An id exists already, a row is a schedule or has rows in other tables, or there is only one: insert the rows one by one.
             Some(Ok(None)) | None => {}
         }
         next_key = None;
@@ -196,6 +211,13 @@ fn append_one(
     }
     let event_key = connection.last_insert_rowid();
     let row = placed.row;
+    if row.is_scheduled {
+        connection.prepare_cached(MARK_SCHEDULED)?.execute([event_key])?;
+    }
+    if row.is_retry_task() {
+        let task = rusqlite::params![event_key, &*row.event.payload, row.due_at.as_millis()];
+        connection.prepare_cached(INSERT_RETRY_MESSAGE)?.execute(task)?;
+    }
     for subscription in row.to.subscriptions() {
         let slot = if row.is_due() { pending.take_slot() } else { None };
         let state = if slot.is_some() { status::RUNNING } else { status::PENDING };

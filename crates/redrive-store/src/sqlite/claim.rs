@@ -9,7 +9,7 @@ use std::time::Duration;
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, ToSql, params};
 
-use super::{SqliteStore, recover, rows, schema, settle};
+use super::{SqliteStore, clock_step, recover, rows, schema, settle, status};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -51,7 +51,7 @@ macro_rules! claim_events {
         concat!(
             "UPDATE event SET status = 1, updated_at = ?1 WHERE key IN (",
             $keys,
-            ") RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes, handled"
+            ") RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes, handled, last_error"
         )
     };
 }
@@ -61,7 +61,7 @@ macro_rules! claim_deliveries {
         concat!(
             "UPDATE delivery SET status = 1, updated_at = ?1 WHERE key IN (",
             $keys,
-            ") RETURNING due_at, key, retry_count, first_at, event_key, subscription"
+            ") RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error"
         )
     };
 }
@@ -82,10 +82,13 @@ const DEFER_TO_BACKLOG: &str = concat!(
 const CLAIM_BACKLOG: &str = "
     UPDATE delivery SET status = 1, due_at = ?1, updated_at = ?1 WHERE key IN
     (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?3 ORDER BY key LIMIT ?2)
-    RETURNING due_at, key, retry_count, first_at, event_key, subscription";
+    RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error";
 
 const READ_EVENT: &str = "
-    SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
+    SELECT id, type, payload, metadata, created_at, retry, status FROM event WHERE key = ?1";
+
+/// The first claim of a redriven delivery ends the time in which its event is pending.
+const START_DELIVERING: &str = "UPDATE event SET status = 5 WHERE key = ?1 AND status = 6";
 
 /// Selects when the next work on disk is due.
 const NEXT_DUE: &str = "
@@ -105,7 +108,10 @@ impl WorkQueue for SqliteStore {
     }
 
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        let (clock, offset_ms) = (self.clock.clone(), self.clock.offset_ms());
         Box::pin(self.writer.run_with(false, move |connection, pending| {
+            // The clock may have been set while the command waited, and the due times have moved with it.
+            let now = now.shifted(clock.offset_ms() - offset_ms);
             let before = pending.claimed.len();
             for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
@@ -201,7 +207,11 @@ impl WorkQueue for SqliteStore {
     }
 
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
-        Box::pin(self.writer.run(move |connection| recover::recover(connection, now)))
+        let clock = self.clock.clone();
+        Box::pin(self.writer.run(move |connection| {
+            clock_step::rewind(connection, clock.now())?;
+            recover::recover(connection, now)
+        }))
     }
 
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
@@ -297,16 +307,22 @@ fn read_claim(
     if kind == Kind::Delivery {
         let event_key: i64 = row.get(4)?;
         let subscription = Some(rows::subscription(row, 5)?);
-        let mut read = connection.prepare_cached(READ_EVENT)?;
-        let event = Arc::new(read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??);
+        let mut statement = connection.prepare_cached(READ_EVENT)?;
+        let read = |row: &Row<'_>| Ok((rows::stored_event(row, 0), rows::status(row, 6)?));
+        let (event, state) = statement.query_row([event_key], read)?;
+        let event = Arc::new(event?);
+        if state == status::REDRIVEN {
+            connection.prepare_cached(START_DELIVERING)?.execute([event_key])?;
+        }
         let key = ClaimKey::Delivery { delivery: key, event: event_key };
-        return Ok(Claimed::again(event, subscription, first_at, retry_count, key, slot));
+        let again = Claimed::again(event, subscription, first_at, retry_count, key, slot);
+        return Ok(Claimed { errors: rows::errors_before(row, 6)?, ..again });
     }
     let event = Arc::new(rows::stored_event(row, 4)?);
     let has_open_deliveries = row.get(10)?;
     let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
     let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
-    Ok(Claimed { has_open_deliveries, handled, ..claimed })
+    Ok(Claimed { has_open_deliveries, handled, errors: rows::errors_before(row, 12)?, ..claimed })
 }
 
 #[cfg(test)]
@@ -335,6 +351,7 @@ mod tests {
             NEXT_DUE,
             HAS_SUSPECTS,
             READ_EVENT,
+            START_DELIVERING,
         ] {
             let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
             for parameter in 1..=explain.parameter_count() {

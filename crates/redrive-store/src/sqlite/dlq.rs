@@ -1,7 +1,5 @@
 //! Lists, groups, redrives, replays and purges dead letters.
 
-use std::borrow::Cow;
-
 use redrive_retry::Timestamp;
 use redrive_retry::fault;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
@@ -173,22 +171,35 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
 fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
     let (conditions, values) = conditions(filter);
     let query = format!(
-        "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d
-         WHERE TRUE{conditions} GROUP BY d.fingerprint ORDER BY 2 DESC LIMIT 1000"
+        "SELECT g.target, g.fingerprint, g.count, g.first_at, g.last_at, g.types, x.error, e.id FROM (
+           SELECT d.target, d.fingerprint, count(*) AS count, max(d.key) AS example, min(d.dlq_at) AS first_at,
+             max(d.dlq_at) AS last_at, json_group_array(DISTINCT d.type) AS types
+           FROM dead_letter d WHERE TRUE{conditions} GROUP BY d.target, d.fingerprint ORDER BY 3 DESC LIMIT 1000) g
+         JOIN dead_letter x ON x.key = g.example JOIN event e ON e.key = x.event_key
+         ORDER BY g.count DESC, g.fingerprint, g.target"
     );
     rows::all(connection, &query, params_from_iter(values), |row| {
-        let example: i64 = row.get(2)?;
+        let types: Vec<String> = serde_json::from_str(&rows::text(row, 5)?).unwrap_or_default();
         Ok(DlqGroup {
-            fingerprint: rows::text(row, 0)?.into_owned(),
-            count: row.get::<_, i64>(1)?.unsigned_abs(),
-            example: connection
-                .prepare_cached("SELECT error FROM dead_letter WHERE key = ?1")?
-                .query_row([example], |row| Ok(rows::text(row, 0).map(Cow::into_owned)))??,
+            target: rows::optional_subscription(row, 0)?,
+            fingerprint: rows::text(row, 1)?.into_owned(),
+            count: row.get::<_, i64>(2)?.unsigned_abs(),
+            types: DlqGroup::types(types),
+            example: rows::text(row, 6)?.into_owned(),
+            example_id: rows::event_id(row, 7)?,
             first_at: rows::timestamp(row, 3)?,
             last_at: rows::timestamp(row, 4)?,
         })
     })
 }
+
+/// Excludes attempts of deliveries that stay open from a redrive of their event.
+const START_OVER: &str = "
+    UPDATE attempt SET redriven = 1 WHERE event_key = ?1 AND redriven = 0 AND NOT (of_delivery AND subscription IN
+    (SELECT subscription FROM delivery WHERE event_key = ?1 AND status < 3))";
+
+const START_DELIVERY_OVER: &str = "
+    UPDATE attempt SET redriven = 1 WHERE event_key = ?1 AND subscription = ?2 AND redriven = 0 AND of_delivery";
 
 /// Resets a dead event to pending. Its errors and attempts stay in `redriven` and `attempt`.
 fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
@@ -197,20 +208,23 @@ fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<()
         .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, rows::status(row, 1)?)))
         .optional()?;
     let (key, state) = found.ok_or(StoreError::NoSuchEvent { id })?;
-    let (is_whole, dead_deliveries): (bool, i64) = connection
+    let (is_whole, dead_deliveries, open_deliveries): (bool, i64, i64) = connection
         .prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM dead_letter WHERE event_key = ?1 AND subscription IS NULL),
-             (SELECT count(*) FROM delivery WHERE event_key = ?1 AND status = 4)",
+             count(*) FILTER (WHERE status = 4), count(*) FILTER (WHERE status < 3) FROM delivery WHERE event_key = ?1",
         )?
-        .query_row([key], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        .query_row([key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let at = redrive.at.as_millis();
-    let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, at)?;
+    let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, open_deliveries, at)?;
     connection
         .prepare_cached(
             "INSERT INTO redriven (event_key, at, errors, payload)
-             SELECT key, ?2, last_error, CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
+             SELECT key, ?2, (SELECT nullif(json_group_array(error), '[]') FROM (
+               SELECT a.error FROM attempt a WHERE a.event_key = ?1 AND a.redriven = 0 AND a.class <> 'null' ORDER BY a.key)),
+             CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
         )?
         .execute(params![key, at, redrive.payload.is_some()])?;
+    connection.prepare_cached(START_OVER)?.execute([key])?;
     connection
         .prepare_cached(
             "UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?2,
@@ -280,7 +294,7 @@ const ADD_DELIVERY: &str = "
 
 const DELETE_DEAD_LETTER: &str = "DELETE FROM dead_letter WHERE event_key = ?1 AND subscription = ?2";
 
-const REOPEN_EVENT: &str = "UPDATE event SET status = 5, updated_at = ?2 WHERE key = ?1";
+const REOPEN_EVENT: &str = "UPDATE event SET status = 6, updated_at = ?2 WHERE key = ?1";
 
 /// Makes a delivery of the event to the subscription due. Earlier errors and attempts stay in `redriven` and `attempt`.
 fn replay(
@@ -303,6 +317,7 @@ fn replay(
     }
     let at = at.as_millis();
     connection.prepare_cached(KEEP_ERRORS)?.execute(params![key, to.as_str(), at])?;
+    connection.prepare_cached(START_DELIVERY_OVER)?.execute(params![key, to.as_str()])?;
     connection.prepare_cached(ADD_DELIVERY)?.execute(params![key, to.as_str(), at])?;
     connection.prepare_cached(DELETE_DEAD_LETTER)?.execute(params![key, to.as_str()])?;
     // An event that is dead as a whole stays dead: the replay concerns one subscription.

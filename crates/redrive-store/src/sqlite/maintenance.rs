@@ -8,9 +8,9 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
 use super::owner::with_suffix;
-use super::{SqliteStore, rows, status};
+use super::{SqliteStore, private_file, rows, status};
 use crate::error::StoreError;
-use crate::query::{Depth, Stats};
+use crate::query::{Depth, Stats, WaitingDeliveries, WaitingWork};
 
 /// Number of consecutive events that are too young at which the search ends. One publisher with a fast clock does not end it.
 const MAX_YOUNG_EVENTS: u32 = 1000;
@@ -73,6 +73,51 @@ fn open_deliveries(connection: &Connection) -> Result<u64, StoreError> {
     Ok(count.query_row([], |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
+const OVERDUE: &str = "
+    SELECT (SELECT count(*) FROM event WHERE status < 3 AND status <> 1 AND due_at < ?1)
+         + (SELECT count(*) FROM delivery WHERE status < 3 AND status <> 1 AND due_at < ?1)";
+
+/// Keys follow the order of publishing closely, so the smallest key is the oldest event.
+const WAITING: &str = "
+    SELECT subscription, subscription IN (SELECT name FROM subscriptions), due, parked, retrying, backlogged,
+      (SELECT created_at FROM event WHERE key = oldest_parked), (SELECT created_at FROM event WHERE key = oldest_backlogged)
+    FROM (
+      SELECT subscription, count(*) AS waiting,
+        count(*) FILTER (WHERE due_at <= ?1) AS due,
+        count(*) FILTER (WHERE status <= 0 AND due_at > ?1 AND due_at < 9000000000000000) AS parked,
+        count(*) FILTER (WHERE status = 2 AND due_at > ?1 AND due_at < 9000000000000000) AS retrying,
+        count(*) FILTER (WHERE due_at = 9000000000000000) AS backlogged,
+        min(event_key) FILTER (WHERE status <= 0 AND due_at > ?1 AND due_at < 9000000000000000) AS oldest_parked,
+        min(event_key) FILTER (WHERE due_at = 9000000000000000) AS oldest_backlogged
+      FROM delivery WHERE status < 3 AND status <> 1 GROUP BY subscription)
+    ORDER BY waiting DESC, subscription LIMIT 100";
+
+/// Counts the work that waits, by subscription, and the part that has been due since before `overdue_before`.
+pub(super) fn waiting(
+    connection: &Connection,
+    now: Timestamp,
+    overdue_before: Timestamp,
+) -> Result<WaitingWork, StoreError> {
+    let mut overdue = connection.prepare_cached(OVERDUE)?;
+    let overdue = overdue.query_row([overdue_before.as_millis()], |row| row.get::<_, i64>(0))?;
+    let subscriptions = rows::all(connection, WAITING, [now.as_millis()], |row| {
+        let count = |column| Ok::<_, StoreError>(row.get::<_, i64>(column)?.unsigned_abs());
+        let time =
+            |column| Ok::<_, StoreError>(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_millis));
+        Ok(WaitingDeliveries {
+            subscription: rows::text(row, 0)?.into_owned(),
+            is_on_record: row.get(1)?,
+            due: count(2)?,
+            parked: count(3)?,
+            oldest_parked_at: time(6)?,
+            retrying: count(4)?,
+            backlogged: count(5)?,
+            oldest_backlogged_at: time(7)?,
+        })
+    })?;
+    Ok(WaitingWork { overdue: overdue.unsigned_abs(), subscriptions })
+}
+
 /// Returns the sizes of the database file and of its write-ahead log.
 fn sizes(path: &Path) -> (u64, u64) {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -102,8 +147,9 @@ fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     }
     // Under another name until the copy is complete, so that half a copy is never mistaken for a backup.
     let unfinished = with_suffix(to, ".part");
-    let failed = |source| StoreError::File { path: unfinished.clone(), source };
+    let failed = |source: std::io::Error| StoreError::File { path: unfinished.clone(), source };
     let _ = std::fs::remove_file(&unfinished); // left by an interrupted backup
+    private_file::create(&unfinished).map_err(failed)?;
     let mut target = Connection::open(&unfinished)?;
     // One step reads one snapshot without blocking writers; several steps would restart at every commit.
     let copy = Backup::new(connection, &mut target)?;

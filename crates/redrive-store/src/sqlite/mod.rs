@@ -12,14 +12,17 @@ mod audit;
 mod batch;
 mod checkpoint;
 mod claim;
+mod clock_step;
 mod dlq;
 mod document;
 mod group_commit;
+mod history;
 mod idempotency;
 #[cfg(feature = "postgres")]
 mod locked_file;
 mod maintenance;
 mod owner;
+mod private_file;
 mod read;
 mod readers;
 mod recover;
@@ -30,6 +33,7 @@ mod subscribe;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +50,7 @@ use crate::sql::status;
 use crate::store::{Sealed, Store, StoreFuture};
 
 pub use self::append::append_in;
+pub use self::history::SqliteHistory;
 #[cfg(feature = "postgres")]
 pub(crate) use self::locked_file::LockedFile;
 
@@ -98,7 +103,10 @@ impl Default for SqliteOptions {
 pub struct SqliteStore {
     path: PathBuf,
     max_payload: usize,
+    /// Anchored, if this process dispatches: it follows the wall clock together with the waiting work.
     clock: Clock,
+    /// Whether the clock was set back since it was last compared with the wall clock.
+    was_set_back: AtomicBool,
     writer: Writer,
     readers: Arc<Readers>,
     /// Notified at every change of any idempotency key. Waiting callers are few, and reading a key again is cheap.
@@ -109,7 +117,10 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     /// Opens or creates a file. `:memory:` is a database that ends with the store, for tests.
-    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+    pub fn open(path: impl AsRef<Path>, mut options: SqliteOptions) -> Result<Self, StoreError> {
+        if options.owner {
+            options.clock = options.clock.anchored();
+        }
         let is_file = !schema::is_memory(path.as_ref());
         // The canonical path: the owner lock must be the same however the file is addressed.
         let path = if is_file { owner::real_path(path.as_ref()) } else { path.as_ref().to_owned() };
@@ -126,6 +137,7 @@ impl SqliteStore {
             path,
             max_payload,
             clock,
+            was_set_back: AtomicBool::new(false),
             writer,
             key_changed: tokio::sync::Notify::new(),
             owner: Mutex::new(owner),
@@ -160,6 +172,10 @@ impl Sealed for SqliteStore {}
 impl Store for SqliteStore {
     fn clock(&self) -> Clock {
         self.clock.clone()
+    }
+
+    fn follow_wall_clock(&self) -> StoreFuture<'_, ()> {
+        Box::pin(self.follow())
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -3,11 +3,12 @@
 //! The lock file beside the database names its owner. The operating system releases a file lock when its process dies. It is a file of its
 //! own because opening and closing the database file would drop SQLite's own locks.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::private_file;
 use crate::error::StoreError;
 
 /// The lock of the process that dispatches; released on drop.
@@ -20,11 +21,14 @@ impl OwnerLock {
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
         let path = with_suffix(database, "-owner");
         let failed = |source: std::io::Error| {
+            if source.kind() == std::io::ErrorKind::StorageFull {
+                return StoreError::DiskFull;
+            }
             let advice = "check its permissions, those of its folder, and the file system";
             let source = std::io::Error::new(source.kind(), format!("{source}; {advice}"));
             StoreError::File { path: path.clone(), source }
         };
-        let mut file = OpenOptions::new()
+        let mut file = private_file::options()
             .create(true)
             .truncate(false)
             .read(true)

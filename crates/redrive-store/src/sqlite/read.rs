@@ -3,20 +3,24 @@
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter, types::Value};
 
 use super::batch::Command;
 use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, EventStatus, NewEvent, SubscriptionName};
 use crate::query::{
-    DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+    AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
+    SubscriptionAttempt, WaitingWork,
 };
 use crate::sql::payload::Payload;
 use crate::store::{Appended, EventStore, StoreFuture};
 
-const COLUMNS: &str =
-    "key, id, type, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
+/// The errors are those of all failed attempts since the last redrive, of the event and of its deliveries.
+const COLUMNS: &str = "key, id, type, metadata, status, (
+    SELECT json_group_array(error) FROM (
+      SELECT a.error FROM attempt a WHERE a.event_key = event.key AND a.redriven = 0 AND a.class <> 'null' ORDER BY a.key)),
+    created_at, updated_at, due_at";
 
 const DELIVERIES: &str = "
     SELECT subscription, status, retry_count, due_at, last_error FROM delivery WHERE event_key = ?1 ORDER BY key";
@@ -54,6 +58,21 @@ impl EventStore for SqliteStore {
         })
     }
 
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>> {
+        Box::pin(self.read(move |connection| {
+            let mut same =
+                connection.prepare_cached("SELECT type = ?2 AND payload = ?3 FROM event WHERE id = ?1")?;
+            let mut taken = Vec::new();
+            for EventContent { id, event_type, payload } in &wanted {
+                let values = params![id.as_uuid().as_bytes(), event_type.as_str(), &**payload];
+                if same.query_row(values, |row| row.get(0)).optional()? == Some(false) {
+                    taken.push(*id);
+                }
+            }
+            Ok(taken)
+        }))
+    }
+
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
         Box::pin(self.read(move |connection| event(connection, id)))
     }
@@ -88,6 +107,10 @@ impl EventStore for SqliteStore {
         }))
     }
 
+    fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>> {
+        Box::pin(SqliteStore::audit_lines(self, after, limit))
+    }
+
     fn depth(&self) -> StoreFuture<'_, Depth> {
         let path = self.path.clone();
         Box::pin(self.read(move |connection| maintenance::depth(connection, &path)))
@@ -96,6 +119,10 @@ impl EventStore for SqliteStore {
     fn stats(&self) -> StoreFuture<'_, Stats> {
         let path = self.path.clone();
         Box::pin(self.read(move |connection| maintenance::stats(connection, &path)))
+    }
+
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork> {
+        Box::pin(self.read(move |connection| maintenance::waiting(connection, now, overdue_before)))
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
@@ -134,26 +161,46 @@ fn events<P: Payload>(
     filter: &EventFilter,
     page: EventPage,
 ) -> Result<Vec<EventDetail<P>>, StoreError> {
-    let mut conditions = vec!["key < ?".to_owned()];
-    let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
-    if let Some(codes) = filter.status.map(status::codes) {
-        let list: Vec<String> = codes.iter().map(ToString::to_string).collect();
-        conditions.push(format!("status IN ({})", list.join(", ")));
-        if codes.iter().all(|code| *code < status::DONE) {
-            conditions.push("status < 3".to_owned()); // the condition of the partial index
-        }
-    }
-    if let Some(event_type) = &filter.event_type {
-        conditions.push("type = ?".to_owned());
-        values.push(event_type.as_str().to_owned().into());
-    }
+    let (conditions, mut values) = conditions(filter);
+    values.insert(0, page.after.unwrap_or(i64::MAX).into());
     values.push(i64::from(page.limit).into());
     let query = format!(
-        "SELECT {COLUMNS}, {} FROM event WHERE {} ORDER BY key DESC LIMIT ?",
-        P::select("payload"),
-        conditions.join(" AND ")
+        "SELECT {COLUMNS}, {} FROM event WHERE key < ?{conditions} ORDER BY key DESC LIMIT ?",
+        P::select("payload")
     );
     readable(connection, &query, values, detail)
+}
+
+/// The keys of open events, from the partial indexes over open work.
+const PENDING: &str = " AND key IN (
+    SELECT key FROM event WHERE status < 3 AND status <= 0
+    UNION ALL SELECT event_key FROM delivery WHERE status < 3 AND status <= 0) AND status IN (-1, 0, 6)";
+const PROCESSING: &str = " AND key IN (
+    SELECT key FROM event WHERE status < 3 AND status IN (1, 2)
+    UNION ALL SELECT event_key FROM delivery WHERE status < 3) AND status IN (1, 2, 5)";
+
+/// The keys of dead events. Few events are dead, but most are done: an index over those would make every publish slower.
+const DEAD: &str = " AND key IN (SELECT event_key FROM dead_letter) AND status = 4";
+const DEAD_OF_TYPE: &str = " AND key IN (SELECT event_key FROM dead_letter WHERE type = ?) AND status = 4";
+
+/// Returns the conditions of a filter, each behind an `AND`, and their values.
+fn conditions(filter: &EventFilter) -> (String, Vec<Value>) {
+    let (status, has_type) = match filter.status {
+        None => ("", false),
+        Some(EventStatus::Pending) => (PENDING, false),
+        Some(EventStatus::Processing) => (PROCESSING, false),
+        Some(EventStatus::Done) => (" AND status = 3", false),
+        Some(EventStatus::Dlq) if filter.event_type.is_some() => (DEAD_OF_TYPE, true),
+        Some(EventStatus::Dlq) => (DEAD, false),
+    };
+    let (mut conditions, mut values) = (status.to_owned(), Vec::new());
+    if let Some(event_type) = &filter.event_type {
+        values.push(event_type.as_str().to_owned().into());
+        if !has_type {
+            conditions.push_str(" AND type = ?");
+        }
+    }
+    (conditions, values)
 }
 
 /// Runs a query and leaves rows that cannot be read out of the list.
@@ -170,18 +217,19 @@ pub(super) fn readable<T>(
 }
 
 fn detail<P: Payload>(row: &Row<'_>) -> Result<EventDetail<P>, StoreError> {
+    let errors = rows::errors(row, 5)?;
     Ok(EventDetail {
         cursor: row.get(0)?,
         id: rows::event_id(row, 1)?,
         event_type: rows::event_type(row, 2)?,
-        payload: P::read(|| rows::text(row, 10))?,
+        payload: P::read(|| rows::text(row, 9))?,
         metadata: rows::metadata(row, 3)?,
         status: status::name(rows::status(row, 4)?),
-        retry_count: rows::count(row, 5)?,
-        errors: rows::errors(row, 6)?,
-        created_at: rows::timestamp(row, 7)?,
-        updated_at: rows::timestamp(row, 8)?,
-        due_at: rows::due_at(row, 9, rows::status(row, 4)?)?,
+        retry_count: u32::try_from(errors.len()).unwrap_or(u32::MAX),
+        errors,
+        created_at: rows::timestamp(row, 6)?,
+        updated_at: rows::timestamp(row, 7)?,
+        due_at: rows::due_at(row, 8, rows::status(row, 4)?)?,
         deliveries: Vec::new(),
         attempts: Vec::new(),
     })
@@ -193,6 +241,54 @@ fn delivery(row: &Row<'_>) -> Result<DeliveryRow, StoreError> {
         status: status::name(rows::status(row, 1)?),
         retry_count: rows::count(row, 2)?,
         due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
+        is_running: rows::status(row, 1)? == status::RUNNING,
         errors: rows::errors(row, 4)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema;
+    use super::*;
+    use crate::event::EventType;
+
+    fn plan(status: EventStatus, event_type: Option<&str>) -> String {
+        let connection = Connection::open_in_memory().unwrap();
+        for script in schema::MIGRATIONS {
+            connection.execute_batch(script).unwrap();
+        }
+        let event_type = event_type.map(|name| EventType::new(name).unwrap());
+        let (conditions, _) = conditions(&EventFilter { status: Some(status), event_type });
+        let query = format!(
+            "EXPLAIN QUERY PLAN SELECT {COLUMNS} FROM event WHERE key < ?{conditions} ORDER BY key DESC LIMIT ?"
+        );
+        let mut explain = connection.prepare(&query).unwrap();
+        for parameter in 1..=explain.parameter_count() {
+            explain.raw_bind_parameter(parameter, 1).unwrap();
+        }
+        let mut steps = explain.raw_query();
+        let mut plan = String::new();
+        while let Some(step) = steps.next().unwrap() {
+            plan.push_str(&step.get::<_, String>(3).unwrap());
+            plan.push('\n');
+        }
+        plan
+    }
+
+    #[test]
+    fn open_events_are_listed_by_the_indexes_over_open_work() {
+        for status in [EventStatus::Pending, EventStatus::Processing] {
+            let plan = plan(status, None);
+            assert!(plan.contains("idx_events_status") && plan.contains("idx_delivery_status"), "{plan}");
+            assert!(!plan.contains("SCAN event") && !plan.contains("SCAN delivery"), "{plan}");
+        }
+    }
+
+    #[test]
+    fn dead_events_are_listed_by_the_indexes_over_dead_letters() {
+        let all = plan(EventStatus::Dlq, None);
+        assert!(all.contains("idx_dead_letter") && !all.contains("SCAN event"), "{all}");
+        let of_type = plan(EventStatus::Dlq, Some("order.created"));
+        assert!(of_type.contains("idx_events_type") && !of_type.contains("SCAN event"), "{of_type}");
+    }
 }

@@ -16,9 +16,9 @@ const CRASHED: &str = "process ended during the attempt";
 pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Recovered>, StoreError> {
     let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
     let running = format!(
-        "SELECT id, type, NULL, min(retry_count, {MAX_RETRY_COUNT}) + 1 FROM event WHERE status < 3 AND status = 1
+        "SELECT id, type, NULL, min(retry_count, {MAX_RETRY_COUNT}) + 1, retry FROM event WHERE status < 3 AND status = 1
          UNION ALL
-         SELECT e.id, e.type, v.subscription, min(v.retry_count, {MAX_RETRY_COUNT}) + 1 FROM delivery v JOIN event e ON e.key = v.event_key
+         SELECT e.id, e.type, v.subscription, min(v.retry_count, {MAX_RETRY_COUNT}) + 1, e.retry FROM delivery v JOIN event e ON e.key = v.event_key
          WHERE v.status < 3 AND v.status = 1"
     );
     let recovered = rows::all(connection, &running, [], |row| {
@@ -26,21 +26,22 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
         let Ok(id) = rows::event_id(row, 0) else { return Ok(None) };
         let (event_type, subscription) = (rows::event_type(row, 1)?, rows::optional_subscription(row, 2)?);
         let (attempt, error) = (rows::count(row, 3)?, CRASHED.to_owned());
-        Ok(Some(Recovered { id, event_type, subscription, attempt, error }))
+        let retry = rows::retry_override(row, 4)?;
+        Ok(Some(Recovered { id, event_type, subscription, attempt, retry, error }))
     })?;
     fault!("recovery-skips-waiting" =>
         connection.execute_batch("UPDATE event SET due_at = NULL WHERE status < 3 AND status = 2")?);
-    for (table, event_key, subscription) in
-        [("event", "key", "''"), ("delivery", "event_key", "subscription")]
+    for (table, event_key, subscription, of_delivery) in
+        [("event", "key", "''", false), ("delivery", "event_key", "subscription", true)]
     {
         connection
             .prepare_cached(&format!(
-                "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
+                "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, of_delivery)
                  SELECT {event_key}, {subscription}, min(retry_count, {MAX_RETRY_COUNT}) + 1, updated_at,
-                 CAST(min(max(0, ?1 - updated_at), {MAX_RETRY_COUNT}) AS INTEGER), ?2, 0, ?3
+                 CAST(min(max(0, ?1 - updated_at), {MAX_RETRY_COUNT}) AS INTEGER), ?2, 0, ?3, ?4
                  FROM {table} WHERE status < 3 AND status = 1"
             ))?
-            .execute(params![now.as_millis(), class, CRASHED])?;
+            .execute(params![now.as_millis(), class, CRASHED, of_delivery])?;
         connection
             .prepare_cached(&format!(
                 "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use redrive_retry::{FailureClass, Timestamp};
+use redrive_retry::{FailureClass, RetryOverride, Timestamp};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Params, Row};
 use serde_json::value::RawValue;
@@ -102,18 +102,28 @@ pub(super) fn errors(row: &Row<'_>, column: usize) -> Result<Vec<String>, StoreE
     }))
 }
 
+/// Reads the errors of earlier attempts; `None` before the first failure.
+pub(super) fn errors_before(row: &Row<'_>, column: usize) -> Result<Option<Arc<[String]>>, StoreError> {
+    let is_there = row.get_ref(column)? != ValueRef::Null;
+    is_there.then(|| errors(row, column).map(Arc::from)).transpose()
+}
+
 /// Reads an event. Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
 pub(super) fn stored_event(row: &Row<'_>, first: usize) -> Result<StoredEvent, StoreError> {
     let payload = Arc::from(text(row, first + 2)?);
-    let retry = optional_text(row, first + 5)?;
     Ok(StoredEvent {
         id: event_id(row, first)?,
         event_type: event_type(row, first + 1)?,
         payload,
         metadata: metadata(row, first + 3)?,
         created_at: timestamp(row, first + 4)?,
-        retry: retry.and_then(|text| serde_json::from_str(&text).ok()),
+        retry: retry_override(row, first + 5)?,
     })
+}
+
+/// Reads the event's own changes to the retry policy; unreadable ones count as absent.
+pub(super) fn retry_override(row: &Row<'_>, column: usize) -> Result<Option<RetryOverride>, StoreError> {
+    Ok(optional_text(row, column)?.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 /// Reads a JSON column; text that is no JSON counts as absent, because it could not be embedded in other JSON.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::Durability;
+use super::{Durability, private_file};
 use crate::error::StoreError;
 
 /// One script for each version, applied in order inside one transaction.
@@ -16,6 +16,8 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_3.sql"),
     include_str!("sql/schema_4.sql"),
     include_str!("sql/schema_5.sql"),
+    include_str!("sql/schema_6.sql"),
+    include_str!("sql/schema_7.sql"),
 ];
 
 /// The version of the schema after all migrations.
@@ -37,6 +39,10 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
             path: path.into(),
             why: format!("SQLite {} is older than 3.51.3, which can corrupt it", rusqlite::version()),
         });
+    }
+    if !is_memory(path) {
+        // A failure shows again when SQLite opens the file, with what to do.
+        drop(private_file::create(path));
     }
     let mut connection = open(path, OpenFlags::default())?;
     configure(&mut connection, path, durability).map_err(|error| match error {
@@ -67,6 +73,21 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     open(path, flags)
+}
+
+/// Opens a read-only connection to a file that no store of this process has opened, and checks what it is.
+pub(super) fn open_history(path: &Path) -> Result<Connection, StoreError> {
+    let connection = open_reader(path)?;
+    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
+    let known = pragma("application_id").and_then(|application| Ok((application, pragma("user_version")?)));
+    let (application, version) = known.map_err(|error| explain(path, error))?;
+    if application != APPLICATION_ID {
+        return Err(StoreError::NotOurs { path: path.into(), why: "it belongs to another program".into() });
+    }
+    if version > KNOWN_VERSION {
+        return Err(StoreError::Newer { path: path.into(), found: version, known: KNOWN_VERSION });
+    }
+    Ok(connection)
 }
 
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use redrive_retry::decision::DeadReason;
-use redrive_retry::{Timestamp, fault};
+use redrive_retry::{FailureClass, Timestamp, fault};
 use rusqlite::{Connection, params};
 
 use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
@@ -12,6 +12,7 @@ use super::status;
 use crate::dead_letter::fingerprint;
 use crate::due::Due;
 use crate::error::StoreError;
+use crate::event::SubscriptionName;
 use crate::store::Finished;
 use crate::work::{ClaimKey, Claimed, Settlement, Verdict};
 
@@ -26,7 +27,7 @@ const DELIVERY_DONE: &str = "
 /// Finishes an event whose deliveries are all done, the frequent case. No `RETURNING`: SQLite would build a table each time.
 const FINISH_IF_ALL_DONE: &str = "
     UPDATE event SET status = 3, updated_at = ?2
-    WHERE key = ?1 AND status = 5 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status <> 3)";
+    WHERE key = ?1 AND status > 4 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status <> 3)";
 
 /// Selects whether the event or one of its deliveries needed more than one attempt.
 const WAS_RETRIED: &str = "
@@ -39,17 +40,17 @@ const EVENTS_DONE: &str = "
     WHERE key BETWEEN ?1 AND ?2 AND status = 1 AND retry_count = ?4";
 
 const INSERT_ATTEMPT: &str = "
-    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail, of_delivery)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 
 /// A success has no failure class, no delay and no error.
 const INSERT_SUCCESS: &str = "
-    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, detail)
-    VALUES (?1, ?2, ?3, ?4, ?5, 'null', 0, '', ?6)";
+    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, detail, of_delivery)
+    VALUES (?1, ?2, ?3, ?4, ?5, 'null', 0, '', ?6, ?7)";
 
 const INSERT_DEAD: &str = "
-    INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error, target)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
 /// Stores a delivery that is split off from its event. It inherits the attempts of the event, unless the event has ended without it. A
 /// delivery that is open or dead stays as it is. A delivery split off from a crash suspect is a suspect as well: its handler may be the
@@ -173,7 +174,7 @@ fn deliver(
     if changed == 0 {
         return Ok(Finished::Fenced);
     }
-    record_attempts(connection, event, claimed.attempt, settlement)?;
+    record_attempts(connection, event, claimed, settlement)?;
     finish_event(connection, event, now)
 }
 
@@ -225,7 +226,7 @@ pub(super) fn settle(
     if changed == 0 {
         return Ok(Finished::Fenced);
     }
-    record_attempts(connection, event_key, claimed.attempt, settlement)?;
+    record_attempts(connection, event_key, claimed, settlement)?;
     if let (ClaimKey::Event(_), Some(handled)) = (claimed.key, claimed.handled_by_now(settlement)) {
         connection.prepare_cached(SET_HANDLED)?.execute(params![key, handled])?;
     }
@@ -284,7 +285,8 @@ fn insert_dead_letter(
         settlement.at.as_millis(),
         reason.unwrap_or_default(),
         fingerprint(&last),
-        last
+        last,
+        settlement.target(claimed).map(SubscriptionName::as_str)
     ])?;
     Ok(())
 }
@@ -293,9 +295,10 @@ fn insert_dead_letter(
 fn record_attempts(
     connection: &Connection,
     event: i64,
-    number: u32,
+    claimed: &Claimed,
     settlement: &Settlement,
 ) -> Result<(), StoreError> {
+    let (number, of_delivery) = (claimed.attempt, matches!(claimed.key, ClaimKey::Delivery { .. }));
     let millis = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     if let Some(failed) = &settlement.failure {
         connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
@@ -308,12 +311,14 @@ fn record_attempts(
             millis(failed.delay_ms),
             failed.error,
             failed.record,
-            failed.detail
+            failed.detail,
+            of_delivery
         ])?;
     }
     for done in &settlement.succeeded {
         let (name, started_at) = (done.subscription.as_str(), done.started_at.as_millis());
-        let row = params![event, name, number, started_at, millis(done.duration_ms), done.detail];
+        let row =
+            params![event, name, number, started_at, millis(done.duration_ms), done.detail, of_delivery];
         connection.prepare_cached(INSERT_SUCCESS)?.execute(row)?;
     }
     Ok(())
@@ -327,22 +332,30 @@ pub(super) fn dead_letter_unreadable(
     now: Timestamp,
     why: &StoreError,
 ) -> Result<(), StoreError> {
-    let (table, event, subscription) = match kind {
-        Kind::Event => ("event", "key", "NULL"),
-        Kind::Delivery => ("delivery", "event_key", "subscription"),
+    let (table, event, subscription, of_delivery) = match kind {
+        Kind::Event => ("event", "key", "NULL", false),
+        Kind::Delivery => ("delivery", "event_key", "subscription", true),
     };
     let error = format!("this row of the table {table} was changed by hand and cannot be read: {why}");
     tracing::error!(target: "redrive::store", table, key, %error, "moved an unreadable row to the dead-letter queue");
+    let class = serde_json::to_string(&FailureClass::Permanent).expect("a class always serialises");
     connection
         .prepare_cached(&format!(
-            "UPDATE {table} SET status = 4, due_at = NULL, updated_at = ?1, retry_count = max(0, min(retry_count, {MAX_RETRY_COUNT})),
+            "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, of_delivery)
+             SELECT {event}, coalesce({subscription}, ''), max(0, min(retry_count, {MAX_RETRY_COUNT})) + 1, ?1, 0, ?2, 0, ?3, ?4
+             FROM {table} WHERE key = ?5"
+        ))?
+        .execute(params![now.as_millis(), class, error, of_delivery, key])?;
+    connection
+        .prepare_cached(&format!(
+            "UPDATE {table} SET status = 4, due_at = NULL, updated_at = ?1, retry_count = max(0, min(retry_count, {MAX_RETRY_COUNT})) + 1,
              last_error = json_array(?2) WHERE key = ?3"
         ))?
         .execute(params![now.as_millis(), error, key])?;
     connection
         .prepare_cached(&format!(
-            "INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
-             SELECT e.key, {subscription}, e.type, e.created_at, ?1, 'permanent', ?2, ?3
+            "INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error, target)
+             SELECT e.key, {subscription}, e.type, e.created_at, ?1, 'permanent', ?2, ?3, {subscription}
              FROM {table} u JOIN event e ON e.key = u.{event} WHERE u.key = ?4"
         ))?
         .execute(params![now.as_millis(), fingerprint(&error), error, key])?;
@@ -372,7 +385,7 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
     let (dead, retried): (i64, bool) = count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let end = if dead > 0 { status::DEAD } else { status::DONE };
     let changed = connection
-        .prepare_cached("UPDATE event SET status = ?2, updated_at = ?3 WHERE key = ?1 AND status = 5")?
+        .prepare_cached("UPDATE event SET status = ?2, updated_at = ?3 WHERE key = ?1 AND status > 4")?
         .execute(params![event, end, now])?;
     Ok(match (changed, dead) {
         (0, _) => Finished::NotYet,

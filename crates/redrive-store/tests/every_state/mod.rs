@@ -36,6 +36,7 @@ fn event(n: u32) -> NewEvent {
         metadata: Metadata::from([("tenant".to_owned(), format!("t-{n}"))]),
         created_at: now(),
         due_at: now(),
+        is_scheduled: false,
         retry: None,
         to: if n.is_multiple_of(4) {
             Routing::Each(vec![name("audit"), name("mail")])
@@ -45,9 +46,9 @@ fn event(n: u32) -> NewEvent {
     }
 }
 
-fn settlement(verdict: Verdict, error: Option<&str>) -> Settlement {
+fn settlement(claimed: &Claimed, verdict: Verdict, error: Option<&str>) -> Settlement {
     let failure = error.map(|error| FailedAttempt {
-        subscription: name("mail"),
+        subscription: claimed.subscription.clone().unwrap_or_else(|| name("mail")),
         started_at: now(),
         duration_ms: 5,
         class: FailureClass::Transient,
@@ -72,13 +73,17 @@ pub(crate) async fn live(store: &dyn Store, life: u32) -> Vec<Claimed> {
         let how = match number % 6 {
             _ if claimed.attempt > 1 => None,
             0 => None,
-            1 => Some(settlement(Verdict::Dead(DeadReason::Permanent), Some("never"))),
-            2 => Some(settlement(Verdict::Retry(now().plus_millis(3_600_000).into()), Some("not now"))),
+            1 => Some(settlement(&claimed, Verdict::Dead(DeadReason::Permanent), Some("never"))),
+            2 => Some(settlement(
+                &claimed,
+                Verdict::Retry(now().plus_millis(3_600_000).into()),
+                Some("not now"),
+            )),
             3 => Some(Settlement {
                 split_off: vec![(name("late"), later().into())],
-                ..settlement(Verdict::Done, None)
+                ..settlement(&claimed, Verdict::Done, None)
             }),
-            _ => Some(settlement(Verdict::Done, None)),
+            _ => Some(settlement(&claimed, Verdict::Done, None)),
         };
         match how {
             Some(how) => drop(store.settle(claimed, how).await.unwrap()),
@@ -153,13 +158,13 @@ pub(crate) async fn handle_all(store: &dyn Store) {
 
 async fn work(store: &dyn Store) {
     while let Some(claimed) = store.claim_suspect(later(), ClaimSink::new(1).0).await.unwrap() {
-        store.settle(claimed, settlement(Verdict::Done, None)).await.unwrap();
+        store.settle(claimed, Settlement::new(now(), Verdict::Done)).await.unwrap();
     }
     let (sink, mut claims) = ClaimSink::new(1000);
     store.attach(Some(sink));
     while store.claim(later()).await.unwrap() > 0 {
         while let Ok(claimed) = claims.try_recv() {
-            store.settle(claimed, settlement(Verdict::Done, None)).await.unwrap();
+            store.settle(claimed, Settlement::new(now(), Verdict::Done)).await.unwrap();
         }
     }
     store.attach(None);

@@ -39,6 +39,7 @@ pub(crate) fn event_at(now: Timestamp) -> NewEvent {
         metadata: Metadata::new(),
         created_at: now,
         due_at: now,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     }

@@ -1,12 +1,14 @@
 //! Reference circuit breaker as a list of calls: slow, plain, and written from its description alone.
 
+use redrive::EventId;
+
 /// A window has this many slices; a call is forgotten together with its slice.
 const SLICES: i64 = 60;
 
 /// A caller that is refused because of a running probe may ask again after this time.
 const PROBE_RETRY_MS: i64 = 1000;
 
-/// The numbers of a circuit. It opens when more than half of the calls failed.
+/// The numbers of a circuit. It opens when more than half of the events failed, each by the latest call for it.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct CircuitRules {
     pub(super) min_samples: u32,
@@ -24,10 +26,19 @@ pub(super) struct Permit {
     life: u64,
 }
 
+/// A call in the window.
+#[derive(Debug)]
+struct Call {
+    event: EventId,
+    slice: i64,
+    succeeded: bool,
+    /// Whether the next call for the event replaces this one. After a success at once there is none, unless another handler failed.
+    comes_again: bool,
+}
+
 #[derive(Debug)]
 enum State {
-    /// Slice and success of every call.
-    Closed(Vec<(i64, bool)>),
+    Closed(Vec<Call>),
     Open {
         until: i64,
     },
@@ -74,16 +85,20 @@ impl Circuit {
         }
     }
 
-    pub(super) fn record(&mut self, permit: Permit, succeeded: bool, now: i64) {
+    /// Records a call for an event, in place of the event's earlier call.
+    pub(super) fn record(&mut self, permit: Permit, event: EventId, succeeded: bool, now: i64) {
         if permit.life != self.life {
             return;
         }
         match &mut self.state {
             State::Closed(calls) => {
                 let slice = now / (self.rules.window_ms / SLICES);
-                calls.push((slice, succeeded));
-                calls.retain(|(of_call, _)| slice - of_call < SLICES);
-                let failed = calls.iter().filter(|(_, succeeded)| !succeeded).count();
+                calls.retain(|call| slice - call.slice < SLICES);
+                let before = calls.len();
+                calls.retain(|call| !(call.comes_again && call.event == event));
+                let comes_again = !succeeded || calls.len() < before;
+                calls.push(Call { event, slice, succeeded, comes_again });
+                let failed = calls.iter().filter(|call| !call.succeeded).count();
                 if calls.len() >= self.rules.min_samples as usize && failed * 2 > calls.len() {
                     self.open(now);
                 }
@@ -95,6 +110,16 @@ impl Circuit {
             }
             State::Probing { .. } => self.open(now),
             State::Open { .. } => {}
+        }
+    }
+
+    /// Notes that an event whose call succeeded comes again, because another handler failed.
+    pub(super) fn expect_again(&mut self, event: EventId) {
+        if let State::Closed(calls) = &mut self.state
+            && !calls.iter().any(|call| call.comes_again && call.event == event)
+            && let Some(call) = calls.iter_mut().rev().find(|call| call.event == event)
+        {
+            call.comes_again = true;
         }
     }
 

@@ -10,8 +10,12 @@ pub(super) fn difference(shown: &EventDetail, event: &PlainEvent) -> Option<Stri
     let whole = &event.whole;
     let mut found = Found::default();
     found.note("status", &shown.status, &whole.state.shown());
-    found.note("retry_count", &shown.retry_count, &whole.retry_count);
-    found.note("errors", &shown.errors, &whole.errors);
+    let (mut errors, mut failed) = (shown.errors.clone(), errors_of(event));
+    // Attempts that ended at one instant have no order.
+    errors.sort_unstable();
+    failed.sort_unstable();
+    found.note("retry_count", &(shown.retry_count as usize), &failed.len());
+    found.note("errors", &errors, &failed);
     found.note("due_at", &shown.due_at, &due(whole));
     found.note("updated_at", &shown.updated_at, &at(whole.changed_at));
     found.note("created_at", &shown.created_at, &at(event.created_at));
@@ -45,6 +49,11 @@ pub(super) fn difference(shown: &EventDetail, event: &PlainEvent) -> Option<Stri
     (!found.0.is_empty()).then(|| found.0.join("; "))
 }
 
+/// The errors of every failed attempt of the event and of its deliveries.
+fn errors_of(event: &PlainEvent) -> Vec<String> {
+    event.failed.iter().map(|(_, error)| error.clone()).collect()
+}
+
 /// The event's past with one more claim, if that is what the bus shows: it was claimed unobserved.
 pub(super) fn taken_up(shown: &EventDetail, event: &PlainEvent, now: i64) -> PlainEvent {
     let mut event = event.clone();
@@ -56,6 +65,9 @@ pub(super) fn taken_up(shown: &EventDetail, event: &PlainEvent, now: i64) -> Pla
             && is_taken(delivery.status, delivery.due_at, expected, now)
         {
             (expected.state, expected.changed_at) = (State::Running, now);
+            if event.whole.state == State::Redriven {
+                event.whole.state = State::Delivering;
+            }
         }
     }
     event

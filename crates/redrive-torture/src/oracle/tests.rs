@@ -175,10 +175,9 @@ async fn an_event_with_another_content_is_seen() {
 
 #[tokio::test]
 async fn an_error_that_is_missing_or_in_the_wrong_place_is_seen() {
-    let missing = "UPDATE event SET last_error = json_remove(last_error, '$[0]') WHERE status = 4";
+    let missing = "DELETE FROM attempt WHERE key IN (SELECT min(key) FROM attempt GROUP BY event_key)";
     assert_seen(Counting::Event, missing, "and carries the errors").await;
-    let swapped =
-        "UPDATE event SET last_error = json_set(last_error, '$[0]', last_error ->> '$[1]') WHERE status = 4";
+    let swapped = "UPDATE attempt SET error = (SELECT b.error FROM attempt b WHERE b.event_key = attempt.event_key ORDER BY key DESC)";
     assert_seen(Counting::Event, swapped, "and carries the errors").await;
     let missing = "UPDATE delivery SET retry_count = retry_count + 1 WHERE status = 4";
     assert_seen(Counting::Subscription, missing, "the delivery to work has failed").await;
@@ -211,7 +210,8 @@ async fn a_state_that_goes_backwards_is_found() {
     assert_seen_between(Counting::Event, undone, "was done and is pending").await;
     let alive = "UPDATE event SET status = 2, due_at = 1 WHERE status = 4; DELETE FROM dead_letter";
     assert_seen_between(Counting::Event, alive, "was dlq and is processing").await;
-    let fewer = "UPDATE event SET retry_count = 1, last_error = json_remove(last_error, '$[1]') WHERE payload ->> 'n' = 1";
+    let fewer = "DELETE FROM attempt WHERE key = (
+                   SELECT max(a.key) FROM attempt a JOIN event e ON e.key = a.event_key WHERE e.payload ->> 'n' = 1)";
     assert_seen_between(Counting::Event, fewer, "had 2 failed attempts and has 1").await;
     let fewer = "UPDATE delivery SET retry_count = 0, last_error = NULL WHERE status = 4";
     assert_seen_between(Counting::Subscription, fewer, "the delivery to work was dlq after").await;

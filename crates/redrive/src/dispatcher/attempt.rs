@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::event::Event;
 use crate::handler::catch_panic;
 use crate::lock::lock;
+use crate::settle_waiters::HeldClaim;
 use crate::subscription::Subscription;
 use crate::trace::CURRENT;
 
@@ -28,10 +29,12 @@ pub(super) async fn call_handler(
         stored: Arc::clone(&claimed.event),
         subscription: subscription.name.clone(),
         attempt: claimed.attempt,
+        errors: claimed.errors.clone(),
         max_attempts: policy.max_attempts(),
-        deadline: core.clock.now() + timeout,
+        deadline: core.clock.steady() + timeout,
         clock: core.clock.clone(),
         detail: Arc::clone(&detail),
+        claim: HeldClaim::new(claimed.reference(), &core.settle_waiters),
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // The handler is called inside the guarded future: a panic before its first await is caught as well.

@@ -109,11 +109,7 @@ pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Res
         Admission::count_deferral(core, &subscription.counters, Due::Backlog, count);
         // By name: the subscription may have been replaced meanwhile, and its successor claims the backlog.
         core.deferred_to_backlog(&subscription.name);
-        if subscription.admission.is_paused() {
-            for id in core.waiters.ids() {
-                core.release_publisher_if_paused(id).await;
-            }
-        }
+        core.deferrals.send_modify(|count| *count += 1);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! A claim is for a whole event, whose matching handlers run one after the other ([`Tracking::Event`](crate::Tracking::Event)), or for
 //! the delivery to one subscription.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +12,14 @@ use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp, fault};
 use redrive_store::{
-    Claimed, Due, FailedAttempt, Finished, Settlement, SubscriptionName, SucceededAttempt, Verdict,
+    Claimed, Due, FailedAttempt, Finished, Settlement, StoreError, SubscriptionName, SucceededAttempt,
+    Verdict,
 };
 use tracing::{Instrument, Span};
 
-use crate::admission::{Admission, AdmissionRequest, Refusal};
+use crate::admission::{Admission, AdmissionRequest, AttemptPermit, Refusal};
 use crate::core::{Core, Isolation};
+use crate::error::BusError;
 use crate::handler::catch_panic;
 use crate::subscription::Subscription;
 
@@ -40,6 +43,7 @@ struct Succeeded {
 pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span::of(&claimed);
+    let _close = core.settle_waiters.close_on_drop(claimed.reference());
     let began = Instant::now();
     // Outside of the guarded future: successes count even if later code panics.
     let mut succeeded = Succeeded::default();
@@ -55,17 +59,27 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
 /// Stores the result. Then wakes the backlog loop, and the publisher if the event is finished.
 async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Span) {
     let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
+    let claim = claimed.reference();
     let backlogged = backlogged(&claimed, &settlement);
+    let (is_whole, verdict) = (claimed.subscription.is_none(), settlement.verdict.clone());
     let settled = core.store.settle(claimed, settlement).await;
     for name in backlogged {
         core.deferred_to_backlog(&name);
     }
+    if let Ok(finished) = settled {
+        core.settle_waiters.answer(claim, Ok(finished));
+    }
     match settled {
-        Ok(Finished::NotYet) => core.release_publisher_if_paused(id).await,
+        Ok(Finished::NotYet) => match verdict {
+            Verdict::Retry(_) if is_whole => {} // the publisher waits for the backoff
+            // It waits for a subscription that no process has registered.
+            Verdict::Defer(_) if is_whole => core.waiters.release(id),
+            _ => core.release_publisher_if_parked(id).await,
+        },
         // Another process has the delivery, or an operator ended it: this result does not count.
         Ok(Finished::Fenced) => {
             tracing::warn!(target: "redrive::dispatcher", parent: span, event_id = %id, "the claim was lost before its result was stored");
-            core.release_publisher_if_paused(id).await;
+            core.release_publisher_if_parked(id).await;
         }
         Ok(finished) => {
             core.counters.finished(&event_type, finished);
@@ -75,6 +89,7 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
         Err(error) => {
             tracing::error!(target: "redrive::dispatcher", parent: span, event_id = %id, %error, "could not settle");
             core.waiters.abandon(id);
+            core.settle_waiters.answer(claim, Err(error));
         }
     }
 }
@@ -136,6 +151,7 @@ async fn run_handlers(
                     Refusal::Deferred(due) => due,
                     Refusal::PastDeadline(_) => Due::At(core.clock.now()),
                 };
+                core.waiters.set_snoozed(claimed.event.id, name, false);
                 split_off.push((subscription.name.clone(), due));
                 continue;
             }
@@ -154,11 +170,12 @@ async fn run_handlers(
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
             Admission::count_deferral(core, counters, due, 1);
+            core.waiters.set_snoozed(claimed.event.id, name, due != Due::Backlog);
             split_off.push((subscription.name.clone(), due));
             continue;
         }
-        let class_of = || policy.rules().class_of(&failure);
-        let class = permit.failed(class_of, core.clock.now(), core.store.as_ref()).await;
+        let class = report_failure(core, permit, &policy, &failure).await;
+        expect_again(claimed, &matching, subscription, &split_off);
         split_off.extend(remote(core, claimed, &matching).await);
         // Other subscriptions share the event: the circuit of one does not delay its retry.
         let breaker = match claimed.subscription {
@@ -167,6 +184,8 @@ async fn run_handlers(
         };
         let failed = failed_attempt(core, subscription.name.clone(), started_at, class, error_text(&failure));
         let failed = FailedAttempt { detail, ..failed };
+        let policy =
+            if subscription.admission.is_throttled(class) { Cow::Owned(policy.throttled()) } else { policy };
         let settlement = decide_failure(core, claimed, &policy, breaker, failed);
         return count_failure(core, claimed, subscription, &policy, split_off, settlement);
     }
@@ -200,6 +219,45 @@ impl Succeeded {
     }
 }
 
+/// Reports the failure of an attempt to limiter, budget and circuit, and returns its class.
+async fn report_failure(
+    core: &Core,
+    permit: AttemptPermit<'_>,
+    policy: &RetryPolicy,
+    failure: &Failure,
+) -> FailureClass {
+    let class_of = || policy.rules().class_of(failure);
+    if is_store_outage(failure) {
+        drop(permit); // that says nothing about the receiver
+        return class_of();
+    }
+    permit.failed(class_of, core.clock.now(), core.store.as_ref()).await
+}
+
+/// Whether a handler failed because a database of the bus is unavailable, as on a full disk.
+fn is_store_outage(failure: &Failure) -> bool {
+    let of_bus = match failure.find::<BusError>() {
+        Some(BusError::Store(error)) => Some(error),
+        _ => None,
+    };
+    failure.find::<StoreError>().or(of_bus).is_some_and(StoreError::is_unavailable)
+}
+
+/// Notes for the handlers before the failed one that they run again at the retry: an event counts once in the window of each circuit.
+fn expect_again(
+    claimed: &Claimed,
+    matching: &[Arc<Subscription>],
+    failed: &Subscription,
+    split_off: &[(SubscriptionName, Due)],
+) {
+    for earlier in matching.iter().take_while(|one| one.name != failed.name) {
+        let has_run = split_off.iter().all(|(name, _)| *name != earlier.name);
+        if !earlier.is_idempotent && has_run {
+            earlier.admission.circuit.expect_again(claimed.event.id.as_uuid().as_u128());
+        }
+    }
+}
+
 /// Logs and counts a failed attempt whose settlement is decided.
 fn count_failure(
     core: &Core,
@@ -209,10 +267,11 @@ fn count_failure(
     split_off: Vec<(SubscriptionName, Due)>,
     settlement: Settlement,
 ) -> Settlement {
-    if let Some(failure) = &settlement.failure {
-        log_attempt(core, claimed, &subscription.id, policy.max_attempts(), failure);
-    }
     let is_dead = matches!(settlement.verdict, Verdict::Dead(_));
+    if let Some(failure) = &settlement.failure {
+        let until = subscription.breaker().refuses_until().filter(|_| !is_dead);
+        log_attempt(core, claimed, &subscription.id, policy.max_attempts(), until, failure);
+    }
     subscription.counters.failed(is_dead);
     // A retry asks the deferred subscriptions again. Of a dead event they still get their own deliveries.
     Settlement { split_off: if is_dead { split_off } else { Vec::new() }, ..settlement }

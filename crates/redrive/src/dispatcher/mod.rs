@@ -15,6 +15,7 @@ mod delivery;
 mod outcome;
 mod routing;
 mod span;
+mod wall_clock;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::core::{Core, Isolation, Phase};
 pub(crate) use self::backlog::backlog_loop;
 pub(crate) use self::cluster_sync::sync_shared_state;
 pub(crate) use self::outcome::log_recovered;
+pub(crate) use self::wall_clock::follow_wall_clock;
 
 /// How long to wait after the store refused a call.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -96,14 +96,16 @@ fn merge_policies<'a>(
     }
 }
 
-/// Writes the retry log entry of a failed attempt.
+/// Writes the retry log entry of a failed attempt. A circuit that is open until `open_until` outlasts a shorter backoff.
 pub(super) fn log_attempt(
     core: &Core,
     claimed: &Claimed,
     subscription_id: &str,
     max_attempts: u32,
+    open_until: Option<Timestamp>,
     failure: &FailedAttempt,
 ) {
+    let open_ms = open_until.map_or(0, |until| millis_between(core.clock.now(), until));
     let entry = RetryLogEntry {
         level: Level::Warn,
         event_id: claimed.event.id.to_string(),
@@ -111,31 +113,38 @@ pub(super) fn log_attempt(
         subscription_id: subscription_id.to_owned(),
         attempt: claimed.attempt,
         max_attempts,
-        delay_ms: failure.delay_ms,
+        delay_ms: failure.delay_ms.max(open_ms),
         error: failure.error.clone(),
     };
     log(core, &entry);
 }
 
-/// Writes the retry log entry of an attempt that a crash ended. An event that several subscriptions share names none of them.
+/// Writes the retry log entry of an attempt that a crash ended: one for each subscription that may have been running, because a whole
+/// event does not say which.
 pub(crate) fn log_recovered(core: &Core, recovered: &Recovered) {
     let matching = matching(core, recovered.subscription.as_ref(), &recovered.event_type);
-    let policy = merge_policies(core, None, &matching).unwrap_or(Cow::Borrowed(&core.settings.policy));
-    let subscription_id = match matching.as_slice() {
-        [only] => only.id.clone(),
-        _ => String::new(),
-    };
-    let entry = RetryLogEntry {
-        level: Level::Warn,
-        event_id: recovered.id.to_string(),
-        event_type: recovered.event_type.to_string(),
-        subscription_id,
-        attempt: recovered.attempt,
-        max_attempts: policy.max_attempts(),
-        delay_ms: 0,
-        error: recovered.error.clone(),
-    };
-    log(core, &entry);
+    let policy = merge_policies(core, recovered.retry.as_ref(), &matching)
+        .unwrap_or(Cow::Borrowed(&core.settings.policy));
+    let mut ids: Vec<String> = matching.iter().map(|subscription| subscription.id.clone()).collect();
+    if ids.is_empty() {
+        ids = core.unregistered_ids(recovered.subscription.as_ref(), &recovered.event_type);
+    }
+    if ids.is_empty() {
+        ids.push(String::new()); // none is on record any more
+    }
+    for subscription_id in ids {
+        let entry = RetryLogEntry {
+            level: Level::Warn,
+            event_id: recovered.id.to_string(),
+            event_type: recovered.event_type.to_string(),
+            subscription_id,
+            attempt: recovered.attempt,
+            max_attempts: policy.max_attempts(),
+            delay_ms: 0,
+            error: recovered.error.clone(),
+        };
+        log(core, &entry);
+    }
 }
 
 fn log(core: &Core, entry: &RetryLogEntry) {

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
 use redrive_store::{Claimed, Due, EventType, Settlement, StoreError, SubscriptionName, Verdict};
 
 use crate::builder::{Tracking, Unmatched};
 use crate::core::{Core, Isolation};
+use crate::pattern::Patterns;
 use crate::subscription::Subscription;
 
 use super::STORE_RETRY_DELAY;
 use super::outcome::{failed_attempt, log_attempt, settlement};
 
-/// How long a delivery for a subscription that no process has registered is deferred each time.
-const ORPHAN_DELAY: Duration = Duration::from_secs(15);
+/// How long a delivery for a subscription that no process has registered is deferred each time: as long as the bus runs, within these.
+const MIN_ORPHAN_DELAY: Duration = Duration::from_secs(1);
+const MAX_ORPHAN_DELAY: Duration = Duration::from_secs(15);
 
 /// How long such a delivery is deferred if it is a crash suspect: each check stops all other dispatching for a moment.
 const SUSPECT_ORPHAN_DELAY: Duration = Duration::from_secs(300);
@@ -91,8 +93,10 @@ pub(super) async fn remote(
     remote.into_iter().filter(is_new).map(|name| (name, Due::At(now))).collect()
 }
 
-/// Settles a delivery that no subscription of any live process matches: a delivery waits for its subscription, a whole event is done or
-/// dead, as configured.
+/// Settles a delivery that no subscription of any living process takes.
+///
+/// It waits for a subscription on record. Without one it is dead if it was owed to a subscription: it names one, has failed, or was
+/// recovered or redriven. Otherwise the event is unmatched at its first dispatch: done or dead, as configured.
 async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -> Settlement {
     let now = core.clock.now();
     if let Some(name) = &claimed.subscription {
@@ -100,9 +104,17 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
         if remote.iter().any(|subscription| subscription.name == *name) {
             return settlement(core, Verdict::Defer(Due::At(now)));
         }
+    }
+    if waits_for_absent(core, claimed, now).await {
         core.counters.orphaned(1);
-        let delay = if isolation == Isolation::Exclusive { SUSPECT_ORPHAN_DELAY } else { ORPHAN_DELAY };
+        let delay = match isolation {
+            Isolation::Exclusive => SUSPECT_ORPHAN_DELAY,
+            Isolation::Concurrent => orphan_delay(core, now),
+        };
         return settlement(core, Verdict::Defer(Due::At(now + delay)));
+    }
+    if claimed.subscription.is_some() || claimed.attempt > 1 || is_redriven(core, claimed).await {
+        return settlement(core, Verdict::Dead(DeadReason::NoSubscription));
     }
     core.counters.unmatched(1);
     if core.settings.unmatched == Unmatched::Done {
@@ -111,6 +123,35 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
     let error = format!("no subscription matches {}", claimed.event.event_type);
     let name = SubscriptionName::new("(none)").expect("a valid name");
     let failure = failed_attempt(core, name, now, FailureClass::Permanent, error);
-    log_attempt(core, claimed, "", 1, &failure);
-    Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::Permanent)) }
+    log_attempt(core, claimed, "", 1, None, &failure);
+    Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::NoSubscription)) }
+}
+
+/// Whether a subscription on record takes the delivery, although no living process has registered it.
+async fn waits_for_absent(core: &Core, claimed: &Claimed, now: Timestamp) -> bool {
+    let Ok(absent) = core.absent_subscriptions().await else { return true }; // without an answer nothing is decided
+    match &claimed.subscription {
+        // A subscription that another process has just registered may not be on record yet.
+        Some(name) => {
+            let is_new = claimed.attempt == 1 && now.since(claimed.event.created_at) < MAX_ORPHAN_DELAY;
+            is_new || absent.iter().any(|one| one.name == *name)
+        }
+        None => {
+            let event_type = claimed.event.event_type.as_str();
+            absent.iter().any(|one| Patterns::text_matches(&one.event_type, event_type))
+        }
+    }
+}
+
+/// How long to wait before the next check: short after the start, when subscriptions are still being registered.
+fn orphan_delay(core: &Core, now: Timestamp) -> Duration {
+    let running_for = core.started_at.get().map_or(Duration::ZERO, |at| now.since(*at));
+    running_for.clamp(MIN_ORPHAN_DELAY, MAX_ORPHAN_DELAY)
+}
+
+/// Whether an event at its first attempt has been attempted before: a redrive resets its count, and its history stays.
+async fn is_redriven(core: &Core, claimed: &Claimed) -> bool {
+    // An event that was claimed as it was stored has no history to read.
+    claimed.started_at > claimed.event.created_at
+        && core.store.event(claimed.event.id).await.map_or(true, |event| !event.attempts.is_empty())
 }

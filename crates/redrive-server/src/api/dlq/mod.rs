@@ -70,7 +70,7 @@ async fn list_dead_letters(
     Ok(reply::ok(&page::page(found, limit, |dead| dead.cursor.to_string(), summary)))
 }
 
-/// Group dead letters by error fingerprint
+/// Group dead letters by target and error fingerprint
 ///
 /// The 999 largest groups; `has_more` says whether there are others.
 #[utoipa::path(get, path = "/v1/dlq/groups", tag = "dlq", security(("token" = ["read"])), params(dlq::DlqFilter),
@@ -151,9 +151,12 @@ fn dead_letter(dead: DeadLetter) -> dlq::DeadLetter {
 
 fn group(group: DlqGroup) -> DeadGroup {
     DeadGroup {
+        target: group.target.map(|name| name.to_string()),
         fingerprint: group.fingerprint,
+        types: group.types.iter().map(ToString::to_string).collect(),
         count: group.count,
         example: group.example,
+        example_id: *group.example_id.as_uuid(),
         first_at: group.first_at.into(),
         last_at: group.last_at.into(),
     }

@@ -14,8 +14,9 @@ use super::into_filter;
 use crate::api::auth::MayAdmin;
 use crate::api::body::{Json, MaybeJson, Named};
 use crate::api::page::dlq_cursor;
-use crate::api::problem::Problem;
+use crate::api::problem::{Code, Problem};
 use crate::api::{Api, ApiState, Reply, reply};
+use crate::reserved;
 
 /// Default number of events per request.
 const DEFAULT_LIMIT: u32 = 1000;
@@ -35,7 +36,8 @@ const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + 1024;
 /// Redrive one event
 #[utoipa::path(post, path = "/v1/dlq/{id}/retry", tag = "dlq", security(("token" = ["admin"])),
     params(("id" = uuid::Uuid, Path, description = "The event")), request_body = Option<RetryDead>,
-    responses((status = 202, body = RetriedDead)))]
+    responses((status = 202, body = RetriedDead),
+        (status = 422, description = "The payload of a message of the scheduler cannot be edited", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 pub(crate) async fn retry_one(
     State(api): ApiState,
     _: MayAdmin,
@@ -43,7 +45,11 @@ pub(crate) async fn retry_one(
     MaybeJson(how): MaybeJson<RetryDead, MAX_BODY_BYTES>,
 ) -> Reply {
     match how.and_then(|how| how.payload) {
-        Some(payload) => api.bus.dlq().retry_edited(id, &payload).await?,
+        Some(payload) => {
+            reserved::check_type(api.store.event(id).await?.event_type.as_str())
+                .map_err(|refusal| Problem::new(Code::ReservedType, refusal))?;
+            api.bus.dlq().retry_edited(id, &payload).await?;
+        }
         None => api.bus.dlq().retry(id).await?,
     }
     Ok(reply::json(StatusCode::ACCEPTED, &RetriedDead { id: *id.as_uuid() }))

@@ -59,6 +59,7 @@ async fn state(api: &Api, endpoint: &webhook::Endpoint) -> Result<EndpointState,
         circuit: Some(circuit),
         circuit_until: until.map(Time),
         throttled_until: subscription.and_then(|one| one.throttled_until(now)).map(Time),
+        reduced_rate: subscription.and_then(|one| one.reduced_rate()),
         failing_since,
     })
 }

@@ -29,7 +29,8 @@ const MAX_ITEM_ERRORS: usize = 100;
     params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The trace context of the events (W3C)")),
     request_body(content((Vec<PublishEvent> = "application/json"), (String = "application/x-ndjson"))),
-    responses((status = 202, body = List<PublishedEvent>)))]
+    responses((status = 202, body = List<PublishedEvent>),
+        (status = 422, description = "The key stands for another request", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 pub(crate) async fn publish_batch(
     State(api): ApiState,
     MayPublish(caller): MayPublish,
@@ -48,13 +49,14 @@ pub(crate) async fn publish_batch(
         idempotency::Request::New(ticket) => ticket,
         idempotency::Request::Answered(response) => return Ok(response),
     };
+    let has_own_ids = events.iter().any(|event| event.id.is_some());
     let prepared = events
         .into_iter()
         .enumerate()
         .map(|(index, event)| prepare(event, &api.bus, ticket.id(index), trace));
     let prepared: Result<Vec<NewEvent>, Problem> =
         all(prepared.map(|event| event.map_err(|problem| problem.detail().to_owned())));
-    store(&api, ticket, prepared, |data| reply::to_json(&List { data })).await
+    store(&api, ticket, prepared, has_own_ids, |data| reply::to_json(&List { data })).await
 }
 
 /// Items of a batch. Items beyond the limit are counted and not kept: a few bytes of a body would become a hundred times as many in
@@ -120,7 +122,7 @@ fn parse(Items { kept, count }: Items) -> Result<Vec<PublishEvent>, Problem> {
     }
     all(kept
         .into_iter()
-        .map(|item| serde_json::from_str(item?.get()).map_err(|error| body::unreadable(&error))))
+        .map(|item| body::from_json(item?.get().as_bytes()).map_err(|error| body::unreadable(&error))))
 }
 
 /// Returns all items, or the errors of the invalid ones.

@@ -1,10 +1,11 @@
 //! `POST /v1/events`: publishes one event.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use redrive::store::{Appended, NewEvent, StoreError};
+use redrive::store::{Appended, EventContent, NewEvent, StoreError};
 use redrive::trace::TraceContext;
 use redrive::{EventBus, EventId, EventType};
 use redrive_api::events::{PublishEvent, PublishedEvent};
@@ -13,13 +14,10 @@ use crate::api::auth::MayPublish;
 use crate::api::idempotency::{self, Ticket};
 use crate::api::problem::{Code, Problem};
 use crate::api::{Api, ApiState, Reply, body, reply, retry};
+use crate::reserved;
 
 /// Longest delay: ten years.
 const MAX_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-
-/// Prefix of event types that only the server publishes. A client that published `redrive.endpoint.disabled` could deceive receivers,
-/// or take the id that the server derives for the real event.
-const RESERVED_PREFIX: &str = "redrive.";
 
 /// Largest body: a payload and its envelope.
 const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + (128 << 10);
@@ -30,7 +28,8 @@ const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + (128 << 10);
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("token" = ["publish"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The trace context of the event (W3C)")),
-    request_body = PublishEvent, responses((status = 202, body = PublishedEvent)))]
+    request_body = PublishEvent, responses((status = 202, body = PublishedEvent),
+        (status = 422, description = "The type is reserved, or the key stands for another request", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish, request: Request) -> Reply {
     let headers = request.headers().clone();
     body::must_be_json(&headers)?;
@@ -41,8 +40,9 @@ pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish
         idempotency::Request::New(ticket) => ticket,
         idempotency::Request::Answered(response) => return Ok(response),
     };
+    let has_own_ids = event.id.is_some();
     let prepared = prepare(event, &api.bus, ticket.id(0), trace).map(|event| vec![event]);
-    store(&api, ticket, prepared, |published| reply::to_json(&published[0])).await
+    store(&api, ticket, prepared, has_own_ids, |published| reply::to_json(&published[0])).await
 }
 
 /// Builds the event to store. `id` and `trace` are used where the request sets none.
@@ -53,14 +53,7 @@ pub(super) fn prepare(
     trace: Option<TraceContext>,
 ) -> Result<NewEvent, Problem> {
     let event_type = EventType::new(&event.event_type)?;
-    if event.event_type.starts_with(RESERVED_PREFIX) {
-        return Err(Problem::new(
-            Code::ReservedType,
-            format!(
-                "types that begin with {RESERVED_PREFIX} are published by the server only: choose another name"
-            ),
-        ));
-    }
+    reserved::check_type(&event.event_type).map_err(|refusal| Problem::new(Code::ReservedType, refusal))?;
     let bytes = event.payload.get().len();
     let limit = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES;
     if bytes > limit {
@@ -91,17 +84,33 @@ pub(super) fn prepare(
     Ok(publish.into_event()?)
 }
 
-/// Stores the prepared events and builds the response; `body` serialises the result.
+/// Stores the prepared events and builds the response; `body` serialises the result. `has_own_ids` says whether the request names the id
+/// of an event.
 pub(super) async fn store(
     api: &Api,
     ticket: Ticket,
     prepared: Result<Vec<NewEvent>, Problem>,
+    has_own_ids: bool,
     body: impl FnOnce(Vec<PublishedEvent>) -> String,
 ) -> Reply {
     let stored = async {
         let events = prepared?;
         let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
-        Ok::<_, Problem>((ids, api.bus.append(events).await?))
+        // A fresh id belongs to no other event.
+        let has_fixed_ids = has_own_ids || ticket.has_key();
+        let contents = has_fixed_ids.then(|| events.iter().map(EventContent::of).collect::<Vec<_>>());
+        if let Some(contents) = contents.as_ref().filter(|contents| contents.len() > 1) {
+            // Before anything is stored: a batch is stored as a whole or not at all.
+            refuse_repeated_ids(contents)?;
+            refuse_taken_ids(api, contents.clone()).await?;
+        }
+        let appended = api.bus.append(events).await?;
+        if let Some(contents) = contents
+            && appended.contains(&Appended::Duplicate)
+        {
+            refuse_taken_ids(api, contents).await?;
+        }
+        Ok::<_, Problem>((ids, appended))
     };
     match stored.await {
         Ok((ids, appended)) => {
@@ -114,6 +123,25 @@ pub(super) async fn store(
             Ok(ticket.record_response(api, body(published)).await)
         }
         Err(problem) => Err(ticket.release(api, problem).await),
+    }
+}
+
+/// Refuses a batch in which one id stands for different events.
+fn refuse_repeated_ids(contents: &[EventContent]) -> Result<(), Problem> {
+    let mut seen = HashMap::with_capacity(contents.len());
+    for content in contents {
+        if seen.insert(content.id, content).is_some_and(|before| before != content) {
+            return Err(StoreError::IdTaken { id: content.id }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Refuses events under whose ids something else is stored.
+async fn refuse_taken_ids(api: &Api, contents: Vec<EventContent>) -> Result<(), Problem> {
+    match api.store.taken_ids(contents).await?.first() {
+        Some(id) => Err(StoreError::IdTaken { id: *id }.into()),
+        None => Ok(()),
     }
 }
 

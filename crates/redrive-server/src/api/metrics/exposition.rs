@@ -17,6 +17,7 @@ pub(crate) fn text(families: &[Family]) -> String {
         for sample in samples {
             match &sample.value {
                 Value::Number(value) => line(&mut text, name, &sample.labels, value),
+                Value::Decimal(value) => line(&mut text, name, &sample.labels, value),
                 Value::Times(times) => histogram(&mut text, name, &sample.labels, times),
             }
         }

@@ -1,14 +1,17 @@
 //! Metrics of `redrive serve`: [`families`] collects them, `GET /metrics` shows them to Prometheus, and
 //! [`telemetry`](crate::telemetry) exports them to a collector.
 
+pub(crate) mod audit_log;
 mod exposition;
 pub(crate) mod meter;
 mod receivers;
+mod retries;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use redrive::metrics::{Histogram, Metrics};
+use redrive::retry::get_retry_manager;
 use redrive::store::Depth;
 use utoipa_axum::routes;
 
@@ -26,7 +29,7 @@ pub(crate) fn routes() -> Routes {
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(api): ApiState, _: MayRead) -> Reply {
     let metrics = api.bus.metrics().await?;
-    Ok(page(&families(&api, &metrics, Some(&metrics.depth))))
+    Ok(page(&families(&api, &metrics, Some(&metrics.depth)).await))
 }
 
 /// Response in the Prometheus text format.
@@ -37,20 +40,22 @@ pub(crate) fn page(families: &[Family]) -> Response {
 impl MetricSource for Api {
     async fn families(&self) -> Vec<Family> {
         match self.bus.metrics().await {
-            Ok(metrics) => families(self, &metrics, Some(&metrics.depth)),
-            Err(_) => families(self, &self.bus.metrics_in_memory(), None),
+            Ok(metrics) => families(self, &metrics, Some(&metrics.depth)).await,
+            Err(_) => families(self, &self.bus.metrics_in_memory(), None).await,
         }
     }
 }
 
 /// All metrics. `depth` is missing while the store is unavailable.
-fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
+async fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
     let mut families = totals(metrics);
     families.push(Family::gauge("redrive_in_flight", "Deliveries in flight.", metrics.in_flight as u64));
     families.extend(depth.into_iter().flat_map(waiting));
     families.extend(depth.into_iter().flat_map(stored));
     families.extend(by_type(metrics));
     families.extend(receivers::families(metrics));
+    families.extend(retries::families(&get_retry_manager().metrics()));
+    families.extend(audit_log::families(&api.audit_log.rows(&*api.store).await));
     families.push(durations(
         "redrive_dispatch_latency_seconds",
         "Time from stored to the start of the first attempt.",
@@ -75,7 +80,11 @@ fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> 
 pub(crate) fn connections(limits: &Limits) -> [Family; 2] {
     [
         Family::gauge("redrive_http_connections", "Open HTTP connections.", limits.connections.count()),
-        Family::gauge("redrive_http_body_bytes", "Memory reserved for request bodies.", limits.body_bytes()),
+        Family::gauge(
+            "redrive_http_body_bytes",
+            "Memory reserved for request bodies.",
+            limits.bodies.reserved_bytes(),
+        ),
     ]
 }
 
@@ -108,7 +117,7 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
         ),
         (
             "redrive_deliveries_orphaned_total",
-            "Deliveries claimed without a registered subscription, and deferred.",
+            "Events and deliveries that were deferred because no process has registered their subscription.",
             metrics.orphaned,
         ),
         (
@@ -143,11 +152,16 @@ pub(crate) fn stored(depth: &Depth) -> [Family; 2] {
     ]
 }
 
-fn by_type(metrics: &Metrics) -> [Family; 2] {
+fn by_type(metrics: &Metrics) -> [Family; 3] {
     let mut finished =
         Family::new("redrive_type_finished_total", "Events settled, by type and outcome.", Kind::Counter);
     let mut retries =
         Family::new("redrive_type_retries_total", "Attempts after the first, by type.", Kind::Counter);
+    let mut dead_after_retry = Family::new(
+        "redrive_type_dead_after_retry_total",
+        "Dead events that had been retried, by type.",
+        Kind::Counter,
+    );
     for (name, of_type) in &metrics.by_type {
         for (outcome, value) in [
             ("done_at_once", of_type.done_at_once),
@@ -156,9 +170,11 @@ fn by_type(metrics: &Metrics) -> [Family; 2] {
         ] {
             finished = finished.with(vec![("type", name.clone()), ("outcome", outcome.to_owned())], value);
         }
-        retries = retries.with(vec![("type", name.clone())], of_type.retries);
+        let of = || vec![("type", name.clone())];
+        dead_after_retry = dead_after_retry.with(of(), of_type.dead_after_retry);
+        retries = retries.with(of(), of_type.retries);
     }
-    [finished, retries]
+    [finished, dead_after_retry, retries]
 }
 
 pub(crate) fn durations(name: &'static str, help: &'static str, histogram: &Histogram) -> Family {

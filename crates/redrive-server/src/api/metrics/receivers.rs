@@ -31,7 +31,7 @@ struct Counters {
 const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "parked", "backlogged"];
 const STATES: [&str; 3] = ["closed", "open", "half_open"];
 
-pub(super) fn families(metrics: &Metrics) -> [Family; 4] {
+pub(super) fn families(metrics: &Metrics) -> [Family; 5] {
     let mut deliveries = Family::new(
         "redrive_deliveries_total",
         "Deliveries of a subscription, by outcome: done, retry, dead, parked (open circuit or snooze), backlogged (over a limit).",
@@ -66,7 +66,15 @@ pub(super) fn families(metrics: &Metrics) -> [Family; 4] {
     for (name, retries) in metrics.budgets.iter().take(MAX_SERIES) {
         budgets = budgets.with(vec![("subscription", name.clone())], u64::from(*retries));
     }
-    [deliveries, durations, circuits, budgets]
+    let reduced = Family::new(
+        "redrive_reduced_rate",
+        "Attempts per second to which an overloaded receiver has reduced a subscription; only reduced ones.",
+        Kind::Gauge,
+    );
+    let reduced = metrics.reduced_rates.iter().take(MAX_SERIES).fold(reduced, |family, (name, rate)| {
+        family.with_decimal(vec![("subscription", name.clone())], *rate)
+    });
+    [deliveries, durations, circuits, budgets, reduced]
 }
 
 fn by_subscription(metrics: &Metrics) -> BTreeMap<&str, Counters> {
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_subscription_has_its_series() {
-        let [deliveries, durations, circuits, _] = families(&metrics(2));
+        let [deliveries, durations, circuits, ..] = families(&metrics(2));
         assert_eq!((deliveries.samples.len(), circuits.samples.len(), durations.samples.len()), (10, 6, 2));
         let first = &deliveries.samples[0];
         assert_eq!(first.labels, [("subscription", "ep_00000".to_owned()), ("outcome", "done".to_owned())]);
@@ -140,6 +148,16 @@ mod tests {
             (&[(Some(5_000), 2), (Some(10_000), 1), (Some(25_000), 0)][..], 40)
         );
         assert_eq!(times.buckets.last(), Some(&(None, 1)));
+    }
+
+    #[test]
+    fn only_reduced_subscriptions_have_a_reduced_rate() {
+        let mut metrics = metrics(2);
+        metrics.reduced_rates.insert("ep_00001".to_owned(), 7.25);
+        let [.., reduced] = families(&metrics);
+        assert_eq!(reduced.samples.len(), 1);
+        assert_eq!(reduced.samples[0].labels, [("subscription", "ep_00001".to_owned())]);
+        assert_eq!(reduced.samples[0].value, Value::Decimal(7.25));
     }
 
     #[test]

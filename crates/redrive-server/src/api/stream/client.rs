@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use futures_util::Stream;
@@ -13,14 +12,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at};
 
 use super::feed::{StreamUpdate, Subscribed};
-use crate::api::auth::Caller;
+use crate::api::auth::{Caller, VALIDITY_CHECK_INTERVAL};
 use crate::api::{Api, reply};
 
-/// Interval of the check whether the token is still valid.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Checks without a message after which a comment keeps the connection alive.
-const KEEPALIVE_CHECKS: u32 = 15;
+/// Checks of the token without a message after which a comment keeps the connection alive: 15 s.
+const KEEPALIVE_CHECKS: u32 = 60;
 
 /// One client of the stream.
 #[derive(Debug)]
@@ -45,7 +41,7 @@ enum State {
 impl Client {
     pub(super) fn new(api: Arc<Api>, caller: Caller, pattern: Pattern, subscribed: Subscribed) -> Self {
         let stopping = api.http.stopping.clone();
-        let clock = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
+        let clock = interval_at(Instant::now() + VALIDITY_CHECK_INTERVAL, VALIDITY_CHECK_INTERVAL);
         Client { api, caller, pattern, subscribed, stopping, clock, quiet: 0, state: State::Greeting }
     }
 

@@ -11,7 +11,7 @@ use super::Batch;
 /// Inserts events as running only if the process is still registered, and locks its row so that it cannot be declared dead
 /// before the commit. Otherwise inserts them as pending.
 macro_rules! insert {
-    ($($rest:literal),*) => {
+    ($($rest:tt)*) => {
         concat!(
             "WITH me AS (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
              fresh AS (
@@ -28,7 +28,7 @@ macro_rules! insert {
                SELECT f.key, b.payload, b.metadata, b.retry
                FROM fresh f JOIN unnest($3::uuid[], $8::text[], $9::text[], $10::text[])
                     AS b(id, payload, metadata, retry) ON b.id = f.id)",
-            $($rest),*
+            $($rest)*
         )
     };
 }
@@ -58,8 +58,10 @@ pub(super) const INSERT_NEW: &str = "
       SELECT unnest(keys), unnest($8::text[]), unnest($9::text[]), unnest($10::text[]) FROM new)
     SELECT keys, is_known FROM new";
 
-const INSERT_WITH_DELIVERIES: &str = insert!(
-    ", owed AS (
+/// Inserts the deliveries to single subscriptions, and selects the stored events and deliveries.
+macro_rules! owed {
+    () => {
+        ", owed AS (
          INSERT INTO redrive.delivery (event_key, subscription, status, due_at, ready_at, owner, token, updated_at)
          SELECT f.key, d.subscription, s.status, d.due_at, CASE WHEN s.status = 0 THEN greatest(d.due_at, 0) END,
                 $1, $2, d.created_at
@@ -71,6 +73,24 @@ const INSERT_WITH_DELIVERIES: &str = insert!(
        SELECT key, id, status, NULL::bigint, NULL::text FROM fresh
        UNION ALL
        SELECT o.key, f.id, o.status, o.event_key, o.subscription FROM owed o JOIN fresh f ON f.key = o.event_key"
+    };
+}
+
+const INSERT_WITH_DELIVERIES: &str = insert!(owed!());
+
+/// As [`INSERT_WITH_DELIVERIES`], and puts tasks of the retry scheduler into the retry queue: in the order of their messages, so that two
+/// processes never wait for each other. A message that failed before keeps its row, which then shows its last failure.
+const INSERT_WITH_TASKS: &str = insert!(
+    ", tasks AS (
+         INSERT INTO redrive.retry_message AS m (event_key, message_id, original_queue, retries, next_retry_at, discarded)
+         SELECT DISTINCT ON (t.message_id, t.original_queue) f.key, t.message_id, t.original_queue, t.retries,
+                redrive.utc(b.due_at), t.discarded
+         FROM fresh f JOIN unnest($3::uuid[], $4::text[], $6::bigint[], $8::text[]) AS b(id, type, due_at, payload) ON b.id = f.id,
+              redrive.retry_task(b.payload) t
+         WHERE b.type = 'retry.task' ORDER BY t.message_id, t.original_queue, t.retries DESC
+         ON CONFLICT (message_id, original_queue) DO UPDATE SET event_key = excluded.event_key, retries = excluded.retries,
+           next_retry_at = excluded.next_retry_at, discarded = excluded.discarded WHERE excluded.retries >= m.retries)",
+    owed!()
 );
 
 /// The number of parameters of an insert without deliveries.
@@ -123,13 +143,22 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// Whether an event is a task of the retry scheduler.
+    pub(super) fn has_tasks(&self) -> bool {
+        self.types.contains(&"retry.task")
+    }
+
     pub(super) fn statement(&self) -> &'static str {
-        if self.owed_ids.is_empty() { INSERT } else { INSERT_WITH_DELIVERIES }
+        match (self.has_tasks(), self.owed_ids.is_empty()) {
+            (true, _) => INSERT_WITH_TASKS,
+            (false, true) => INSERT,
+            (false, false) => INSERT_WITH_DELIVERIES,
+        }
     }
 
     /// Returns the parameters of [`statement`](Self::statement).
     pub(super) fn parameters(&self) -> Vec<&dyn Value> {
-        let count = if self.owed_ids.is_empty() { EVENT_PARAMETERS } else { 15 };
+        let count = if self.owed_ids.is_empty() && !self.has_tasks() { EVENT_PARAMETERS } else { 15 };
         self.values()[..count].to_vec()
     }
 }

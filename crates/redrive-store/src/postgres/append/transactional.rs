@@ -1,6 +1,7 @@
 //! Transactional publish: events stored inside the caller's own transaction.
 
 use super::super::names::Names;
+use super::super::session::BARRIER;
 use super::columns::Columns;
 use super::{Batch, Row, Stored, check};
 use crate::error::StoreError;
@@ -36,6 +37,9 @@ pub async fn append_in(
         let values: Vec<_> = values.iter().map(|value| (value.as_sql(), value.kind())).collect();
         let found = transaction.query_typed(&names.statement(columns.statement()), &values).await?;
         stored.add(&batch, &found);
+    }
+    if batch.existed(&stored).next().is_some() {
+        transaction.batch_execute(BARRIER).await?; // the caller's commit waits for it
     }
     let outcome = batch.stored(&stored);
     if outcome.earliest_due.is_some() {

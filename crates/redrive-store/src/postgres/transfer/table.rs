@@ -56,7 +56,7 @@ macro_rules! table {
     (@ $column:literal, $expression:literal) => { $expression };
 }
 
-/// All tables, in the order of copying. The end of the transfer fills derived columns (ready time and owner).
+/// All tables, in the order of copying. The end of the transfer fills derived columns (ready time and owner) and the retry queue.
 pub(super) const TABLES: &[Table] = &[
     table!("event", true, "event",
         "key" Big, "id" Id, "type" Text, "status" Small, "retry_count" Integer, "crashes" Integer,
@@ -69,10 +69,11 @@ pub(super) const TABLES: &[Table] = &[
         "crashes" Integer, "first_at" Big, "due_at" Big, "last_error" Errors, "updated_at" Big),
     table!("attempt", true, "attempt",
         "key" Big, "event_key" Big, "subscription" Text, "attempt" Integer, "started_at" Big,
-        "duration_ms" Big, "class" Text, "delay_ms" Big, "error" EscapedText, "record" Text, "detail" Text),
+        "duration_ms" Big, "class" Text, "delay_ms" Big, "error" EscapedText, "record" Text, "detail" Text,
+        "of_delivery" Flag, "redriven" Flag),
     table!("dead_letter", true, "dead_letter",
         "key" Big, "event_key" Big, "subscription" Text, "type" Text, "created_at" Big, "dlq_at" Big,
-        "reason" EscapedText, "fingerprint" EscapedText, "error" EscapedText),
+        "reason" EscapedText, "fingerprint" EscapedText, "error" EscapedText, "target" Text),
     table!("redriven", true, "redriven",
         "key" Big, "event_key" Big, "at" Big, "errors" Errors, "payload" Text),
     table!("subscriptions", true, "subscriptions",

@@ -111,6 +111,7 @@ impl Target {
                 }
                 self.query(&RELEASE.replace("@table", table), &[]).await?;
             }
+            self.query("SELECT redrive.fill_retry_messages()", &[]).await?;
             self.session.batch(MARK_FINISHED).await.map_err(StoreError::from)
         };
         self.session.transaction(work).await?;

@@ -32,6 +32,7 @@ pub(super) fn append() -> (Command, oneshot::Receiver<Result<Appended, crate::er
         metadata: Metadata::new(),
         created_at: now,
         due_at: now,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     };

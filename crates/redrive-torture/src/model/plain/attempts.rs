@@ -6,8 +6,8 @@ use super::super::circuit::Permit;
 use super::super::operation::Act;
 use super::super::scene::{ATTEMPTS, BASE_MS, MAX_DELAY_MS, TOPICS};
 use super::{
-    Attempt, DeadLetter, Delivery, MAX_ATTEMPTS_PER_INSTANT, ORPHAN_MS, PlainBus, PlainEvent,
-    SUSPECT_ORPHAN_MS, State,
+    Attempt, DeadLetter, Delivery, MAX_ATTEMPTS_PER_INSTANT, MAX_ORPHAN_MS, MIN_ORPHAN_MS, PlainBus,
+    PlainEvent, SUSPECT_ORPHAN_MS, State,
 };
 
 /// Outcome of an attempt.
@@ -109,6 +109,9 @@ impl PlainBus {
         let (first_at, is_suspect) = (delivery.first_at.unwrap_or(now), delivery.state == State::Suspect);
         delivery.state = State::Running;
         delivery.changed_at = now;
+        if subscription.is_some() && event.whole.state == State::Redriven {
+            event.whole.state = State::Delivering;
+        }
         self.violations.extend(complaint);
         let matching = match &subscription {
             None => self.matching(topic),
@@ -168,10 +171,23 @@ impl PlainBus {
 
     pub(super) fn without_subscription(&mut self, running: &Running) -> (Verdict, Option<Attempt>) {
         let now = self.now();
-        if running.subscription.is_some() {
+        let event = &self.events[&running.id];
+        let is_awaited = match &running.subscription {
+            Some(name) => {
+                let is_new = running.attempt == 1 && now - event.created_at < MAX_ORPHAN_MS;
+                is_new || self.absent().any(|kind| kind.name == name)
+            }
+            None => self.absent().any(|kind| kind.wants.contains(&TOPICS[event.topic])),
+        };
+        let has_failed = running.first_at > event.created_at && !event.attempts_made.is_empty();
+        if is_awaited {
             self.counts.orphaned += 1;
-            let wait = if running.is_suspect { SUSPECT_ORPHAN_MS } else { ORPHAN_MS };
+            let short = (now - self.started_at).clamp(MIN_ORPHAN_MS, MAX_ORPHAN_MS);
+            let wait = if running.is_suspect { SUSPECT_ORPHAN_MS } else { short };
             return (Verdict::Defer(now + wait), None);
+        }
+        if running.subscription.is_some() || running.attempt > 1 || has_failed {
+            return (Verdict::Dead("no_subscription"), None);
         }
         self.counts.unmatched += 1;
         if !self.scene.unmatched_dies {
@@ -185,7 +201,7 @@ impl PlainBus {
             delay_ms: 0,
             error: format!("no subscription matches {}", TOPICS[self.events[&running.id].topic]),
         };
-        (Verdict::Dead("permanent"), Some(attempt))
+        (Verdict::Dead("no_subscription"), Some(attempt))
     }
 
     /// Moves on to the next subscription whose circuit admits a call.
@@ -286,7 +302,7 @@ impl PlainBus {
         };
         let kind = self.subscriptions[place].kind;
         let succeeded = !is_cut_off && matches!(call.act, Act::Succeed | Act::SucceedAfter(_));
-        self.subscriptions[place].circuit.record(call.permit, succeeded, now);
+        self.subscriptions[place].circuit.record(call.permit, running.id, succeeded, now);
         if succeeded {
             running.visited += 1;
             if let Some(event) = self.events.get_mut(&running.id) {
@@ -313,6 +329,12 @@ impl PlainBus {
             ));
         }
         let (most, base, longest) = self.overrides(&running);
+        for earlier in running.matching[..running.visited].iter().copied() {
+            let earlier = &mut self.subscriptions[earlier];
+            if !running.split_off.iter().any(|(name, _)| *name == earlier.kind.name) {
+                earlier.circuit.expect_again(running.id);
+            }
+        }
         let verdict = if class == "permanent" {
             Verdict::Dead("permanent")
         } else if running.attempt >= most {
@@ -420,6 +442,8 @@ impl PlainBus {
         };
         delivery.was_deferred = delivery.state == State::Suspect;
         delivery.changed_at = now;
+        let error = attempt.as_ref().map(|attempt| attempt.error.clone());
+        event.failed.extend(error.map(|error| (running.subscription.clone(), error)));
         event.attempts_made.extend(attempt);
         for (name, until) in &running.split_off {
             // An open or dead delivery stays as it is.
@@ -459,7 +483,7 @@ impl PlainBus {
     pub(super) fn finish(&mut self, id: EventId) {
         let now = self.now();
         let Some(event) = self.events.get_mut(&id) else { return };
-        if event.owed() > 0 || event.whole.state != State::Delivering {
+        if event.owed() > 0 || !event.is_delivering() {
             return;
         }
         event.whole.changed_at = now;

@@ -17,6 +17,8 @@ pub(in crate::model) enum State {
     Dead,
     /// The event's deliveries are open.
     Delivering,
+    /// The event's deliveries were redriven, and none was claimed since.
+    Redriven,
 }
 
 impl State {
@@ -26,7 +28,7 @@ impl State {
 
     pub(in crate::model) fn shown(self) -> EventStatus {
         match self {
-            State::Suspect | State::Pending => EventStatus::Pending,
+            State::Suspect | State::Pending | State::Redriven => EventStatus::Pending,
             State::Running | State::Waiting | State::Delivering => EventStatus::Processing,
             State::Done => EventStatus::Done,
             State::Dead => EventStatus::Dlq,
@@ -59,6 +61,16 @@ impl Delivery {
             was_deferred: false,
             first_at: None,
             changed_at: now,
+        }
+    }
+
+    /// Keeps the length of a wait if the clock was set back since the delivery changed.
+    pub(super) fn rewind(&mut self, now: i64) {
+        /// Smaller differences are drift, not a step.
+        const MAX_DRIFT_MS: i64 = 1000;
+        if self.state.is_open() && self.changed_at >= now + MAX_DRIFT_MS {
+            self.due = self.due.map(|due| due + now - self.changed_at);
+            self.changed_at = now;
         }
     }
 
@@ -110,6 +122,8 @@ pub(in crate::model) struct PlainEvent {
     pub(in crate::model) deliveries: BTreeMap<String, Delivery>,
     pub(in crate::model) dead_letters: Vec<DeadLetter>,
     pub(in crate::model) attempts_made: Vec<Attempt>,
+    /// Errors since the last redrive, with the subscription of a delivery.
+    pub(in crate::model) failed: Vec<(Option<String>, String)>,
     pub(super) attempts: Option<u32>,
     pub(super) plan: Plan,
     pub(super) calls: usize,
@@ -135,6 +149,18 @@ impl PlainEvent {
     pub(in crate::model) fn all_deliveries(&self) -> impl Iterator<Item = (Option<&String>, &Delivery)> {
         std::iter::once((None, &self.whole))
             .chain(self.deliveries.iter().map(|(name, delivery)| (Some(name), delivery)))
+    }
+
+    /// Whether the event waits for its deliveries.
+    pub(super) fn is_delivering(&self) -> bool {
+        matches!(self.whole.state, State::Delivering | State::Redriven)
+    }
+
+    /// Forgets the failed attempts, except those of open deliveries.
+    pub(super) fn start_over(&mut self) {
+        let is_open =
+            |name: &String| self.deliveries.get(name).is_some_and(|delivery| delivery.state.is_open());
+        self.failed.retain(|(name, _)| name.as_ref().is_some_and(is_open));
     }
 
     pub(super) fn owed(&self) -> usize {

@@ -22,8 +22,9 @@ use attempts::Running;
 pub(super) use attempts::Said;
 pub(super) use event::{Attempt, DeadLetter, Delivery, Draft, PlainEvent, State};
 
-/// Delay of a delivery whose subscription is not registered.
-const ORPHAN_MS: i64 = 15_000;
+/// Delay of a delivery whose subscription is not registered: the age of the life, within these.
+const MIN_ORPHAN_MS: i64 = 1000;
+const MAX_ORPHAN_MS: i64 = 15_000;
 
 /// Delay of an orphaned suspect.
 const SUSPECT_ORPHAN_MS: i64 = 300_000;
@@ -73,6 +74,10 @@ pub(super) struct PlainBus {
     subscriptions: Vec<PlainSubscription>,
     /// In order of subscribing.
     order: Vec<usize>,
+    /// Registered in any life, and not unsubscribed.
+    on_record: Vec<&'static Kind>,
+    /// Start of this life.
+    started_at: i64,
     running: Vec<Running>,
     /// Batch whose ids are not known yet.
     drafts: Vec<Draft>,
@@ -98,6 +103,8 @@ impl PlainBus {
             repetitions: 0,
             subscriptions: Vec::new(),
             order: Vec::new(),
+            on_record: Vec::new(),
+            started_at: 0,
             running: Vec::new(),
             drafts: Vec::new(),
             published: 0,

@@ -14,7 +14,19 @@ impl PlainBus {
         self.order.iter().any(|place| self.subscriptions[*place].kind.name == kind.name)
     }
 
+    /// Replaces the record by what the real bus shows: a crash may have been faster than a registration.
+    pub(in crate::model) fn set_on_record(&mut self, kinds: Vec<&'static Kind>) {
+        self.on_record = kinds;
+    }
+
+    /// Subscriptions on record that are not registered in this life.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &'static Kind> + '_ {
+        self.on_record.iter().copied().filter(|kind| !self.is_subscribed(kind))
+    }
+
     pub(in crate::model) fn subscribe(&mut self, kind: &'static Kind) {
+        self.on_record.retain(|known| known.name != kind.name);
+        self.on_record.push(kind);
         self.order.push(self.subscriptions.len());
         self.subscriptions.push(PlainSubscription {
             kind,
@@ -24,6 +36,7 @@ impl PlainBus {
     }
 
     pub(in crate::model) fn unsubscribe(&mut self, kind: &Kind) {
+        self.on_record.retain(|known| known.name != kind.name);
         let subscriptions = &mut self.subscriptions;
         self.order.retain(|place| {
             let subscription = &mut subscriptions[*place];
@@ -66,6 +79,7 @@ impl PlainBus {
             deliveries,
             dead_letters: Vec::new(),
             attempts_made: Vec::new(),
+            failed: Vec::new(),
             attempts: draft.attempts,
             plan: draft.plan,
             calls: 0,
@@ -83,6 +97,7 @@ impl PlainBus {
             event.whole.state == State::Pending
                 && event.deliveries.is_empty()
                 && self.matching(TOPICS[event.topic]).is_empty()
+                && !self.absent().any(|kind| kind.wants.contains(&TOPICS[event.topic]))
         };
         !self.scene.unmatched_dies && self.events.get(&id).is_some_and(has_no_match)
     }
@@ -94,6 +109,16 @@ impl PlainBus {
         self.counts.unmatched += 1;
         self.counts.done += 1;
         self.remember(id);
+    }
+
+    /// Whether a publisher does not wait for the rest of an event: nothing is running, and what is open waits.
+    pub(in crate::model) fn is_parked(&self, id: EventId) -> bool {
+        let is_running = |delivery: &Delivery| delivery.state == State::Running;
+        self.events.get(&id).is_some_and(|event| {
+            let waits_whole = event.whole.state.is_open() && self.matching(TOPICS[event.topic]).is_empty();
+            (event.whole.state == State::Delivering || waits_whole)
+                && !event.all_deliveries().any(|(_, delivery)| is_running(delivery))
+        })
     }
 
     /// Begins a batch; its ids are known when it is stored.
@@ -120,18 +145,20 @@ impl PlainBus {
     pub(in crate::model) fn redrive(&mut self, id: EventId, at: i64, edited: Option<(Plan, String)>) -> bool {
         let Some(event) = self.events.get_mut(&id) else { return false };
         let has_dead = event.deliveries.values().any(|delivery| delivery.state == State::Dead);
-        let is_partly_dead = event.whole.state == State::Delivering && has_dead;
+        let is_partly_dead = event.is_delivering() && has_dead;
         if event.whole.state != State::Dead && !is_partly_dead {
             return false;
         }
         let is_whole = event.dead_letters.iter().any(|letter| letter.subscription.is_none());
+        event.start_over();
+        let is_claimed = event.whole.state == State::Delivering && event.owed() > 0;
         for delivery in event.deliveries.values_mut().filter(|delivery| delivery.state == State::Dead) {
             *delivery = Delivery::new(State::Pending, Some(at), at);
         }
         event.whole = if is_whole {
             Delivery::new(State::Pending, Some(at), at)
         } else {
-            Delivery::new(State::Delivering, None, at)
+            Delivery::new(if is_claimed { State::Delivering } else { State::Redriven }, None, at)
         };
         event.owes = event.owed() > 0;
         event.dead_letters.clear();

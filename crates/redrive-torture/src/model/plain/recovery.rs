@@ -28,12 +28,15 @@ impl PlainBus {
     /// Recovers deliveries that were running; returns their number.
     pub(in crate::model) fn recover(&mut self) -> usize {
         let now = self.now();
+        self.started_at = now;
         let mut recovered = 0;
         for event in self.events.values_mut() {
-            let mut cut_short = Vec::new();
+            event.deliveries_mut().for_each(|(_, delivery)| delivery.rewind(now));
+            let (mut cut_short, mut failed) = (Vec::new(), Vec::new());
             for (name, delivery) in
                 event.deliveries_mut().filter(|(_, delivery)| delivery.state == State::Running)
             {
+                failed.push((name.cloned(), CRASHED.to_owned()));
                 cut_short.push(Attempt {
                     number: delivery.retry_count + 1,
                     subscription: name.cloned().unwrap_or_default(),
@@ -51,6 +54,7 @@ impl PlainBus {
                 delivery.changed_at = now;
                 recovered += 1;
             }
+            event.failed.extend(failed);
             event.attempts_made.extend(cut_short);
         }
         self.counts.recovered += recovered as u64;
