@@ -111,7 +111,7 @@ struct Log(Arc<Mutex<Vec<Entry>>>);
 /// Fills a file with data of every kind.
 async fn fill(path: &Path, time: &VirtualTime) {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
-        let (bus, _) = open(EventBus::builder().tracking(tracking), 3, time, path).await;
+        let (bus, _) = open(EventBus::builder().tracking(tracking), 4, time, path).await;
         bus.start().await.unwrap();
         let once = RetryOverride::new().max_retries(0);
         for event_type in ["good", "bad", "once", "fails"] {
