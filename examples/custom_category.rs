@@ -46,7 +46,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .run(|_| async { Err::<(), _>(PaymentError::Declined) })
         .await
         .expect_err("a declined card stays declined");
-    println!("{error}");
-    println!("cause: {}", std::error::Error::source(&error).expect("the last error"));
+    println!("{error}"); // as the operation returned it, after one attempt
     Ok(())
 }

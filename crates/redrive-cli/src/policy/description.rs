@@ -60,7 +60,7 @@ mod tests {
             ),
             (
                 RetryPolicy::standard(),
-                "10 attempts, waiting 5s, 5m, then longer each time up to 24h, ±10% jitter",
+                "10 attempts, waiting 5s, 5m, then longer each time up to 1d, ±10% jitter",
             ),
             (changed(1, 2.0), "1 attempt, no retries"),
             (changed(2, 2.0), "2 attempts, waiting 1s between them, ±10% jitter"),
