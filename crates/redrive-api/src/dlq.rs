@@ -269,3 +269,19 @@ impl Dlq<'_> {
         self.0.delete("/v1/dlq", &query).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_explains_every_reason() {
+        let page = include_str!("../../../docs/guide/dead-letter-queue.md");
+        let (_, reasons) = page.split_once("\n## Reasons\n").unwrap();
+        let explained = reasons.lines().filter_map(|row| row.strip_prefix("| `")?.split_once('`'));
+        let mut explained: Vec<_> = explained.map(|(name, _)| name).collect();
+        let mut known = DeadReason::KNOWN.to_vec();
+        (explained.sort_unstable(), known.sort_unstable());
+        assert_eq!(explained, known);
+    }
+}
