@@ -21,7 +21,7 @@ checks:
                 line coverage of its tests is at least this
   programs      the programs that the tests need are installed; installs them where that is allowed
   words [PATH...]
-                wording and shape of the sources follow xtask/words.toml";
+                wording and shape of the sources follow xtask/words.toml; ARCHITECTURE.md names every module";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

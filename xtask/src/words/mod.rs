@@ -2,7 +2,9 @@
 //!
 //! `xtask/words.toml` lists sentence openings, retired names and limits of size. Every finding names the file, the line, the
 //! pattern and its replacement, so the output can be used as a work list. With paths, only findings below them are printed.
+//! The tables of `ARCHITECTURE.md` must name every module.
 
+mod architecture;
 mod config;
 mod modules;
 mod names;
@@ -23,6 +25,9 @@ const CONFIG: &str = "xtask/words.toml";
 
 /// Folders without sources of this repository.
 const SKIPPED_FOLDERS: [&str; 2] = ["target", "node_modules"];
+
+/// Folders with sources although a dot begins their name.
+const DOT_FOLDERS: [&str; 2] = [".ci", ".github"];
 
 /// A place to mend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +102,7 @@ fn check(config: &Config, files: &[SourceFile]) -> Vec<Finding> {
         findings.extend(names::check(config, file));
     }
     findings.extend(shape::check(&config.shape, files));
+    findings.extend(architecture::check(files));
     findings.sort();
     findings.dedup();
     findings
@@ -119,6 +125,10 @@ fn with_slashes(path: &Path) -> String {
     parts.join("/")
 }
 
+fn has_sources(folder: &str) -> bool {
+    !SKIPPED_FOLDERS.contains(&folder) && (!folder.starts_with('.') || DOT_FOLDERS.contains(&folder))
+}
+
 fn read_files(root: &Path, config: &Config) -> io::Result<Vec<SourceFile>> {
     let mut folders = vec![root.to_owned()];
     let mut files = Vec::new();
@@ -129,7 +139,7 @@ fn read_files(root: &Path, config: &Config) -> io::Result<Vec<SourceFile>> {
         for path in entries {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if path.is_dir() {
-                if !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&name.as_ref()) {
+                if has_sources(&name) {
                     folders.push(path);
                 }
                 continue;

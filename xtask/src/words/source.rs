@@ -6,7 +6,7 @@ pub(super) enum Language {
     Rust,
     /// `--` begins a comment.
     Sql,
-    /// `#` begins a comment: TOML, Makefile, shell, Python.
+    /// `#` begins a comment: TOML, YAML, systemd units, Makefile, shell, Python.
     Hash,
     /// `//` begins a comment: JavaScript, TypeScript, protobuf.
     Slashes,
@@ -20,7 +20,9 @@ impl Language {
         match name.rsplit_once('.').map_or(name, |(_, ending)| ending) {
             "rs" => Some(Language::Rust),
             "sql" => Some(Language::Sql),
-            "toml" | "sh" | "py" | "Makefile" | "Containerfile" | "run" => Some(Language::Hash),
+            "toml" | "yml" | "service" | "sh" | "py" | "Makefile" | "Containerfile" | "run" => {
+                Some(Language::Hash)
+            }
             "mjs" | "js" | "ts" | "proto" => Some(Language::Slashes),
             "md" => Some(Language::Markdown),
             _ => None,

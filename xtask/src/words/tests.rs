@@ -1,5 +1,7 @@
+use std::path::Path;
+
 use super::config::Config;
-use super::{Finding, SourceFile, check};
+use super::{Finding, SourceFile, check, read_files};
 
 const CONFIG: &str = include_str!("../../words.toml");
 
@@ -33,6 +35,8 @@ fn every_opening_fires_in_every_kind_of_comment() {
             ("a.rs", format!("/* {words} other thing */\n")),
             ("a.sql", format!("-- {words} other thing.\n")),
             ("a.toml", format!("# {words} other thing.\n")),
+            ("a.yml", format!("# {words} other thing.\n")),
+            ("a.service", format!("# {words} other thing.\n")),
             ("a.md", format!("{words} other thing.\n")),
             ("a.md", format!("- {words} other thing.\n")),
             ("a.md", format!("## {words} other thing\n")),
@@ -201,6 +205,43 @@ fn one_way_uses_and_allowed_pairs_are_not_found() {
         ("crates/redrive/src/publish.rs", "use crate::bus;\n"),
     ];
     assert_eq!(crate_findings(&allowed), [""; 0]);
+}
+
+#[test]
+fn the_folders_of_continuous_integration_are_checked_and_other_dot_folders_are_not() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let files = read_files(&root, &config()).unwrap();
+    let begins = |prefix: &str| files.iter().any(|file| file.path.starts_with(prefix));
+    for path in [
+        ".ci/run",
+        ".github/workflows/ci.yml",
+        ".github/pull_request_template.md",
+        "examples/serve/redrive.service",
+    ] {
+        assert!(begins(path), "{path}");
+    }
+    assert!(!begins(".git/") && !begins("target/"));
+}
+
+#[test]
+fn the_architecture_names_every_module_and_no_missing_file() {
+    let page = "## Crates\n\n### redrive-x, redrive-y\n\n| files | job |\n|---|---|\n\
+                | `a.rs`, `gone.rs`, `b/` | one |\n| `sql/one.rs`, `lost.rs` | two |\n| y: one file per thing | three |\n";
+    let sources = ["x/src/lib.rs", "x/src/a.rs", "x/src/a/inner.rs", "x/src/b/mod.rs", "x/src/c.rs"];
+    let sources =
+        sources.into_iter().chain(["x/src/sql/one.rs", "x/src/sql/two.rs", "y/src/d.rs", "z/src/e.rs"]);
+    let sources = sources.map(|path| (format!("crates/redrive-{path}"), ""));
+    let files: Vec<_> = sources.chain([("ARCHITECTURE.md".to_owned(), page)]).collect();
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+    assert_eq!(
+        crate_findings(&files),
+        [
+            "ARCHITECTURE.md:3: no table names module `c` of crates/redrive-x/src/: say what its job is",
+            "ARCHITECTURE.md:3: no table names module `two` of crates/redrive-x/src/sql/: say what its job is",
+            "ARCHITECTURE.md:7: `crates/redrive-x/src/gone.rs` does not exist",
+            "ARCHITECTURE.md:8: `crates/redrive-x/src/sql/lost.rs` does not exist",
+        ]
+    );
 }
 
 #[test]
