@@ -13,6 +13,9 @@ pub struct Diagnostics {
     pub now: Time,
     /// Events and deliveries that have been due for more than a minute.
     pub overdue: u64,
+    /// Endpoints that the responding process cannot read, and so neither lists nor serves: it lacks the key of their secrets, or they
+    /// are damaged. Removed endpoints have no secrets and are not counted.
+    pub unreadable_endpoints: u64,
     /// Deliveries that wait, by subscription: at most 100 subscriptions, those with the most deliveries first.
     pub waiting: Vec<WaitingDeliveries>,
 }

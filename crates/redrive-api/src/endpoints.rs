@@ -258,6 +258,17 @@ pub struct EndpointAttempt {
     pub request: Option<AttemptRecord>,
 }
 
+/// Selects attempts; every given field must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct AttemptFilter {
+    /// Only failed attempts
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "schema", param(required = false, default = false))]
+    pub failed: bool,
+}
+
 /// An HTTP request to an endpoint and its response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -319,8 +330,13 @@ impl Endpoints<'_> {
     }
 
     /// Returns one page of attempts, newest first.
-    pub async fn attempts(&self, id: &str, page: &PageQuery) -> Result<Page<EndpointAttempt>> {
-        self.0.get(&path(id, "/attempts"), page).await
+    pub async fn attempts(
+        &self,
+        id: &str,
+        filter: &AttemptFilter,
+        page: &PageQuery,
+    ) -> Result<Page<EndpointAttempt>> {
+        self.0.page(&path(id, "/attempts"), filter, page).await
     }
 
     /// Returns the secrets, the newest first.

@@ -44,6 +44,23 @@ open_enum! {
     }
 }
 
+/// Selects messages in review; every given field must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct ReviewFilter {
+    /// Only messages of this original queue
+    #[cfg_attr(feature = "schema", param(max_length = 255))]
+    pub from: Option<String>,
+    /// Only messages with this text in their last error or in the reason for the review
+    #[cfg_attr(feature = "schema", param(max_length = 1000))]
+    pub error: Option<String>,
+    /// Only messages that moved to review at or after this time
+    pub since: Option<Time>,
+    /// Only messages that moved to review before this time
+    pub until: Option<Time>,
+}
+
 /// A message in review, in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -220,9 +237,9 @@ requests! {
 }
 
 impl Review<'_> {
-    /// Returns one page of messages in review, newest first.
-    pub async fn list(&self, page: &PageQuery) -> Result<Page<ReviewSummary>> {
-        self.0.get("/v1/review", page).await
+    /// Returns one page of messages in review, newest first. With a filter, a page before the last one may have fewer entries than wanted.
+    pub async fn list(&self, filter: &ReviewFilter, page: &PageQuery) -> Result<Page<ReviewSummary>> {
+        self.0.page("/v1/review", filter, page).await
     }
 
     /// Returns one message with its history.

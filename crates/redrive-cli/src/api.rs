@@ -106,14 +106,6 @@ impl ServerArgs {
 }
 
 impl Session<'_> {
-    /// Number of endpoints stored in the database; `None` through a server.
-    pub(crate) async fn stored_endpoints(&self) -> Result<Option<usize>, Failure> {
-        match &self.in_process {
-            Some(in_process) => in_process.stored_endpoints().await.map(Some),
-            None => Ok(None),
-        }
-    }
-
     pub(crate) fn is_database(&self) -> bool {
         self.in_process.is_some()
     }

@@ -143,7 +143,7 @@ async fn revoke(api: &mut Session<'_>, id: &str) -> Result<(), Failure> {
     if tokens.len() == 1 {
         writeln!(
             api.out,
-            "It was the last one: any caller on the server's machine may do everything again."
+            "It was the last one: local callers of the server's own user and of root may do everything again."
         )?;
     }
     Ok(())

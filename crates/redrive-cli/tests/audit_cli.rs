@@ -1,4 +1,4 @@
-//! `redrive audit verify` as a user runs it.
+//! `redrive audit …` as a user runs it, on files.
 
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
@@ -6,8 +6,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use redrive_retry::audit::{AuditEvent, RetryDecision};
 use redrive_retry::decision::{Decision, DecisionRecord, Identity, Outcome, Situation};
-use redrive_retry::{FailureClass, RetryPolicy, Timestamp};
+use redrive_retry::{Category, FailureClass, RetryPolicy, Timestamp};
 use serde_json::Value;
 
 fn situation(event: &str) -> Situation<'_> {
@@ -26,6 +27,17 @@ fn record(event: &str) -> String {
 
 fn audited(event: &str) -> String {
     format!(r#"{{"event_type":"retry_decision","operation":"shipping","record":{}}}"#, record(event))
+}
+
+/// A complete audit event of the type `retry_decision`.
+fn guarded(event: &str) -> String {
+    let decision = RetryDecision {
+        retry_category: Category::ApiRequest,
+        operation: "shipping".to_owned(),
+        context: None,
+        record: DecisionRecord::decide(situation(event)),
+    };
+    serde_json::to_string(&AuditEvent::RetryDecision(decision)).unwrap()
 }
 
 /// Temporary file, removed on drop.
@@ -49,9 +61,16 @@ impl Drop for Scratch {
     }
 }
 
-fn verify(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_redrive")).args(["audit", "verify"]).args(arguments).output().unwrap()
+fn redrive(command: &[&str], arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_redrive")).args(command).args(arguments).output().unwrap()
 }
+
+fn verify(arguments: &[&str]) -> Output {
+    redrive(&["audit", "verify"], arguments)
+}
+
+/// The commands that evaluate a log.
+const EVALUATIONS: [&[&str]; 3] = [&["audit", "list"], &["audit", "stats"], &["policy", "advise"]];
 
 fn counts(output: &Output) -> [u64; 4] {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -179,4 +198,58 @@ fn verify_without_a_file_reads_the_database_and_creates_none() {
     let said = text(&output.stderr);
     assert!(said.contains("redrive.db does not exist: name the database with --db"), "{said}");
     assert!(!folder.path().join("redrive.db").exists());
+}
+
+#[test]
+fn a_log_that_cannot_be_read_to_its_end_is_a_failure_of_every_command() {
+    let log = Scratch::new("whole.jsonl", guarded("a"));
+    // A directory can be opened, and its first line cannot be read.
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for command in EVALUATIONS
+        .into_iter()
+        .chain([&["audit", "stats", "--alert-above", "1000"][..], &["audit", "verify"]])
+    {
+        for more in [&[][..], &["--json"]] {
+            let output = redrive(command, &[&[log.path(), folder], more].concat());
+            assert_eq!(output.status.code(), Some(1), "{command:?} {more:?}: {output:?}");
+        }
+    }
+    for command in EVALUATIONS {
+        for (file, said) in [
+            (folder, format!("error: {folder}:1 cannot be read: ")),
+            ("none.jsonl", "error: none.jsonl cannot be opened: ".to_owned()),
+        ] {
+            let output = redrive(command, &[log.path(), file]);
+            assert!(output.stdout.is_empty(), "{command:?} prints no partial numbers: {output:?}");
+            assert!(text(&output.stderr).starts_with(&said), "{command:?}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_counted_by_every_command() {
+    let damaged = guarded("c").replace("operation", "opera");
+    let lines =
+        [&guarded("a"), "nonsense", r#"{"level":"INFO"}"#, "", &damaged, &"{".repeat(2 * 1024 * 1024)];
+    let log = Scratch::new("damaged.jsonl", lines.join("\n"));
+    let note = format!("3 lines could not be read, the first at {}:2\n", log.path());
+    for command in EVALUATIONS {
+        let output = redrive(command, &[log.path()]);
+        assert!(output.status.success() && text(&output.stdout).ends_with(&note), "{command:?}: {output:?}");
+        let output = redrive(command, &[log.path(), "--json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["unreadable"], 3, "{command:?}: {report}");
+    }
+    let output = redrive(&["audit", "stats"], &[log.path(), "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["other"], 1);
+
+    let log = Scratch::new("nonsense.jsonl", "nonsense\n");
+    for command in EVALUATIONS {
+        let output = redrive(command, &[log.path()]);
+        let said = text(&[output.stdout, output.stderr].concat());
+        assert!(said.contains("1 line could not be read, the first at "), "{command:?}: {said}");
+    }
+    let output = redrive(&["audit", "list"], &[Scratch::new("good.jsonl", guarded("a")).path()]);
+    assert!(!text(&output.stdout).contains("could not be read"), "{output:?}");
 }

@@ -53,12 +53,9 @@ pub struct Backoff {
 
 impl Backoff {
     /// Slower delays for a destination that is overloaded and does not say for how long: at least 10 s, doubling up to 5 min or more.
-    /// Fixed delays stay as they are.
+    /// Fixed delays of 10 s and more stay as they are.
     #[must_use]
     pub fn throttled(&self) -> Self {
-        if !self.growth.is_exponential() {
-            return *self;
-        }
         Backoff {
             base_delay: self.base_delay.max(MIN_THROTTLED_DELAY),
             multiplier: self.multiplier.max(Ratio::from_millionths(2_000_000)),
@@ -105,7 +102,9 @@ impl Backoff {
         if self.growth == Growth::StandardWebhooks {
             let last = STANDARD_WEBHOOKS_SECONDS.len() - 1;
             let index = usize::try_from(exponent).map_or(last, |index| index.min(last));
-            return (STANDARD_WEBHOOKS_SECONDS[index] * 1000).min(max);
+            // The base delay of the preset is its first delay; only that of a throttled policy is longer.
+            let base = saturating_millis(self.base_delay);
+            return (STANDARD_WEBHOOKS_SECONDS[index] * 1000).max(base).min(max);
         }
         // Rust's float-to-integer cast saturates, so an overflow to infinity lands on the cap.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(seconds(&RetryPolicy::webhook()), [10, 20, 40, 80, 160, 320, 640]);
         assert_eq!(seconds(&RetryPolicy::bus()), [10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(seconds(&RetryPolicy::patient())[..3], [60, 120, 240]);
-        assert_eq!(seconds(&RetryPolicy::standard())[..3], [5, 300, 1800]);
+        assert_eq!(seconds(&RetryPolicy::standard())[..3], [10, 300, 1800]);
     }
 
     #[test]

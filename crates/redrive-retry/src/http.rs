@@ -32,8 +32,12 @@ pub fn classify(status: u16, retry_after: Option<&str>, now: Timestamp) -> Optio
     })
 }
 
+/// A wait of zero, or until a time in the past, names no time at which the destination is ready again.
 fn throttled(wait: Option<Duration>) -> FailureClass {
-    wait.map_or(FailureClass::Throttled { retry_after: None }, FailureClass::retry_after)
+    match wait.filter(|wait| !wait.is_zero()) {
+        Some(wait) => FailureClass::retry_after(wait),
+        None => FailureClass::Throttled { retry_after: None },
+    }
 }
 
 /// Parses a `Retry-After` header: seconds, or a date in any of the three HTTP formats.
@@ -87,6 +91,17 @@ mod tests {
             ] {
                 let wait = classify(status, Some(value), now).unwrap().requested_wait();
                 assert_eq!(wait, Some(Duration::from_secs(37)), "{status} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_retry_after_of_zero_or_in_the_past_names_no_wait() {
+        let now: Timestamp = "2026-11-06T08:49:37Z".parse().unwrap();
+        for value in ["0", "000", "Fri, 06 Nov 2026 08:49:37 GMT", "Fri, 06 Nov 2026 08:00:00 GMT"] {
+            for status in [429, 503] {
+                let class = classify(status, Some(value), now);
+                assert_eq!(class, Some(FailureClass::Throttled { retry_after: None }), "{status} {value}");
             }
         }
     }

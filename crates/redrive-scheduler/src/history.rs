@@ -4,7 +4,7 @@ use redrive_retry::Timestamp;
 use redrive_store::{EventDetail, EventId, EventStatus, Store, StoreError};
 use serde::Serialize;
 
-use crate::task::{ByHand, MAX_COPIES, Task, copy_id};
+use crate::task::{ByHand, MAX_COPIES, Task, copy_id, is_task};
 use crate::task_state::TaskState;
 
 /// Maximum number of retry counts in a history; the newest are kept.
@@ -57,7 +57,10 @@ pub(crate) async fn history(
 }
 
 fn entry(event: EventDetail) -> Option<HistoryEntry> {
-    // A payload that is not a task is left out.
+    // An event of another program, or a payload that is not a task, is left out.
+    if !is_task(&event) {
+        return None;
+    }
     let task: Task = serde_json::from_str(event.payload.get()).ok()?;
     let state = TaskState::of(&event);
     let is_done = state.status == EventStatus::Done;

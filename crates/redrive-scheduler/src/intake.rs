@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::classify::{ClassifiedDelivery, Classifier};
 use crate::metrics::Counters;
-use crate::task::{MAX_COPIES, Task, Via, copy_id, republisher, task_type};
+use crate::task::{MAX_COPIES, Task, Via, copy_id, is_task, republisher, task_type};
 use crate::task_state::TaskState;
 use crate::transport::{Receipt, Transport};
 
@@ -59,13 +59,12 @@ enum Duplicate {
 
 /// Tasks stored for one message and retry count.
 enum Stored {
-    None,
+    /// No task: the failure is stored under this copy, which is 0 unless events of other programs have the ids before it.
+    None { copy: u32 },
     /// The task of this very delivery.
     SameTask,
-    /// A delivery that may be this task or a new failure; and the number of copies stored.
-    Ambiguous {
-        copies: u32,
-    },
+    /// A delivery that may be this task or a new failure; and the first free copy.
+    Ambiguous { copies: u32 },
     /// Tasks of other failures.
     Others,
 }
@@ -199,7 +198,15 @@ impl Intake {
         for step in steps {
             let count = retry_count.saturating_add(step);
             match self.stored_with(delivery, count, sender_counts && step == 0).await? {
-                Stored::None => return Ok(copy.unwrap_or(Duplicate::NewFailure { count, copy: 0 })),
+                Stored::None { copy: free } => {
+                    if free > 0 {
+                        tracing::warn!(
+                            target: "redrive::scheduler", message_id, retry_count = count,
+                            "other programs stored events under the ids of this failure, which is stored under another one"
+                        );
+                    }
+                    return Ok(copy.unwrap_or(Duplicate::NewFailure { count, copy: free }));
+                }
                 Stored::SameTask => return Ok(Duplicate::SameTask),
                 Stored::Ambiguous { copies } => copy = Some(Duplicate::NewFailure { count, copy: copies }),
                 Stored::Others => {}
@@ -218,12 +225,19 @@ impl Intake {
     /// Whether the retry count comes from a sender that counts: the failure before it is stored with a count that is one lower.
     async fn sender_counts(&self, task: &Task) -> Result<bool, Closing> {
         let Some(before) = task.retry_count.checked_sub(1) else { return Ok(false) };
-        let before = self.event(copy_id(&task.message_id, &task.original_queue, before, 0)).await?;
-        let before = before.and_then(|event| serde_json::from_str::<Task>(event.payload.get()).ok());
-        Ok(before.is_some_and(|before| before.original_payload == task.original_payload))
+        for copy in 0..=MAX_COPIES {
+            let id = copy_id(&task.message_id, &task.original_queue, before, copy);
+            let Some(event) = self.event(id).await? else { break };
+            if is_task(&event) {
+                let before = serde_json::from_str::<Task>(event.payload.get());
+                return Ok(before.is_ok_and(|before| before.original_payload == task.original_payload));
+            }
+        }
+        Ok(false)
     }
 
-    /// Looks for stored tasks of this message with this retry count. With `sender_counts`, one with the same payload may be this one.
+    /// Looks for stored tasks of this message with this retry count. With `sender_counts`, one with the same payload may be this one. An
+    /// event of another type is passed over, whatever its payload: every publisher on a shared database can compute the id of a task.
     async fn stored_with(
         &mut self,
         delivery: &ClassifiedDelivery,
@@ -231,16 +245,20 @@ impl Intake {
         sender_counts: bool,
     ) -> Result<Stored, Closing> {
         let Task { message_id, original_queue, original_payload, fingerprint, .. } = &delivery.task;
-        let mut is_ambiguous = false;
+        let (mut has_task, mut is_ambiguous) = (false, false);
         for copy in 0..=MAX_COPIES {
             let id = copy_id(message_id, original_queue, count, copy);
             let Some(event) = self.event(id).await? else {
-                return Ok(match copy {
-                    0 => Stored::None,
-                    copies if is_ambiguous => Stored::Ambiguous { copies },
-                    _ => Stored::Others,
+                return Ok(match (has_task, is_ambiguous) {
+                    (false, _) => Stored::None { copy },
+                    (true, true) => Stored::Ambiguous { copies: copy },
+                    (true, false) => Stored::Others,
                 });
             };
+            if !is_task(&event) {
+                continue;
+            }
+            has_task = true;
             let ack_failed = self.ack_failed.remove(&id).is_some();
             let Ok(task) = serde_json::from_str::<Task>(event.payload.get()) else { continue };
             // Two different messages may have one id.

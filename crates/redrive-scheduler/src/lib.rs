@@ -46,7 +46,7 @@ pub use self::payload::Payload;
 pub use self::properties::{Bits, HeaderValue, Headers, Properties};
 pub use self::rabbit::{Rabbit, RabbitSettings};
 pub use self::retry_message::{DecodeError, MAX_NAME_BYTES, MAX_RETRIES, RetryMessage};
-pub use self::review::{InReview, Review, TaskDetail, Unreadable};
+pub use self::review::{InReview, Review, ReviewFilter, ReviewPage, TaskDetail, Unreadable};
 pub use self::review_message::REVIEW_MESSAGE;
 pub use self::scheduler::Scheduler;
 pub use self::settings::{QueueSettings, Settings};

@@ -33,7 +33,8 @@ pub struct Metrics {
     pub duplicates: u64,
     /// Failures that their sender had not counted.
     pub uncounted: u64,
-    /// Redeliveries after their task was republished, stored as copies in case they are another failure.
+    /// Redeliveries after their task was republished, stored as copies in case they are another failure. Also failures
+    /// whose first id is taken by an event of another program.
     pub copies: u64,
     /// Deliveries that could not be decoded.
     pub undecodable: u64,

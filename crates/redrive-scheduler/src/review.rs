@@ -16,7 +16,7 @@ use crate::history::{HistoryEntry, history, status};
 use crate::payload::Payload;
 use crate::properties::Properties;
 use crate::retry_message::check_name;
-use crate::task::{ByHand, Decision, Task, task_type};
+use crate::task::{ByHand, Decision, Task, is_task, task_type};
 use crate::task_state::TaskState;
 
 /// The tasks in manual review.
@@ -25,6 +25,42 @@ pub struct Review {
     store: Arc<dyn Store>,
     inspector: DlqInspector,
 }
+
+/// Selects tasks in review. Every field that is set must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReviewFilter {
+    /// Original queue.
+    pub queue: Option<String>,
+    /// Text that the last error or the reason of the review contains.
+    pub error: Option<String>,
+    /// In review since this time or later.
+    pub since: Option<Timestamp>,
+    /// In review since before this time.
+    pub until: Option<Timestamp>,
+}
+
+impl ReviewFilter {
+    fn matches(&self, task: &InReview) -> bool {
+        let has_error = |text: &String| task.error_reason.contains(text) || task.why.contains(text);
+        self.queue.as_ref().is_none_or(|queue| task.original_queue == *queue)
+            && self.error.as_ref().is_none_or(has_error)
+            && self.since.is_none_or(|since| task.reviewed_at >= since)
+            && self.until.is_none_or(|until| task.reviewed_at < until)
+    }
+}
+
+/// A part of the list of tasks in review.
+#[derive(Clone, Debug, Default)]
+pub struct ReviewPage {
+    /// The tasks, newest first.
+    pub tasks: Vec<InReview>,
+    /// Cursor of the next page; `None` on the last one.
+    pub next: Option<DlqCursor>,
+}
+
+/// Tasks that are read at once to find those that match a filter, and reads for one page.
+const FILTER_CHUNK: u32 = 200;
+const MAX_FILTER_READS: u32 = 50;
 
 /// Summary of a task in review.
 #[derive(Clone, Debug, Serialize)]
@@ -100,17 +136,38 @@ impl Review {
         Review { store, inspector }
     }
 
-    /// Lists tasks in review, newest first; 100 by default.
-    pub async fn list(&self, page: DlqPage) -> Result<Vec<InReview>, SchedulerError> {
-        let filter = DlqFilter { event_type: Some(task_type()), ..DlqFilter::default() };
-        let dead = self.inspector.list(filter, page).await?;
-        Ok(dead.into_iter().map(summary).collect())
+    /// Lists tasks in review, newest first; 100 by default. The filter is applied to the stored tasks one by one: a page ends after
+    /// 10,000 of them, with a cursor, also with fewer matches than wanted.
+    pub async fn list(&self, filter: &ReviewFilter, page: DlqPage) -> Result<ReviewPage, SchedulerError> {
+        let tasks_only = DlqFilter { event_type: Some(task_type()), ..DlqFilter::default() };
+        let limit = page.limit as usize;
+        let has_filter = *filter != ReviewFilter::default();
+        // One more than wanted tells whether there is a next page.
+        let chunk = if has_filter { FILTER_CHUNK } else { page.limit.saturating_add(1) };
+        let mut part = DlqPage { limit: chunk, ..page };
+        let mut found = ReviewPage::default();
+        for _ in 0..MAX_FILTER_READS {
+            let dead = self.inspector.list(tasks_only.clone(), part).await?;
+            let is_last = dead.len() < chunk as usize;
+            found.next = dead.last().map(|last| last.cursor);
+            found.tasks.extend(dead.into_iter().map(summary).filter(|task| filter.matches(task)));
+            if found.tasks.len() > limit {
+                found.tasks.truncate(limit);
+                found.next = found.tasks.last().map(|task| task.cursor);
+                return Ok(found);
+            }
+            if is_last {
+                return Ok(ReviewPage { next: None, ..found });
+            }
+            part = DlqPage { offset: 0, limit: chunk, after: found.next };
+        }
+        Ok(found)
     }
 
     /// Reads one task with its state, attempts and history, in review or not.
     pub async fn show(&self, id: EventId) -> Result<TaskDetail, SchedulerError> {
         let event = match self.store.event(id).await {
-            Ok(event) if event.event_type == task_type() => event,
+            Ok(event) if is_task(&event) => event,
             Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Err(SchedulerError::NoSuchTask { id }),
             Err(error) => return Err(error.into()),
         };

@@ -1,7 +1,7 @@
 //! A task: one failure of a broker message, as stored in the payload of its event.
 
 use redrive_retry::Timestamp;
-use redrive_store::{EventId, EventType, SubscriptionName};
+use redrive_store::{EventDetail, EventId, EventType, SubscriptionName};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -24,6 +24,11 @@ pub(crate) fn republisher() -> SubscriptionName {
 
 pub(crate) fn task_type() -> EventType {
     EventType::new(TASK).expect("the constant is a valid event type")
+}
+
+/// Whether an event is a task. Only the scheduler publishes this type; the id alone proves nothing.
+pub(crate) fn is_task(event: &EventDetail) -> bool {
+    event.event_type.as_str() == TASK
 }
 
 /// Event id of a failure, derived from message id, queue and retry count: a redelivery has the same id.

@@ -89,11 +89,6 @@ impl InProcess {
         &self.client
     }
 
-    /// Number of stored endpoints, also of removed ones and of those that the key does not open.
-    pub async fn stored_endpoints(&self) -> Result<usize, Failure> {
-        Ok(self.bus.store().versions("endpoint").await?.len())
-    }
-
     /// Closes the database.
     pub async fn close(self) -> Result<(), Failure> {
         self.stopping.send_replace(true);

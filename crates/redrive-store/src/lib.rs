@@ -39,8 +39,9 @@ pub use location::Location;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
-    AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RawJson,
-    RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow, WaitingDeliveries, WaitingWork,
+    AttemptFilter, AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage,
+    PayloadOmitted, RawJson, RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow,
+    WaitingDeliveries, WaitingWork,
 };
 pub use sqlite::{Durability, SqliteHistory, SqliteOptions, SqliteStore};
 pub use store::{

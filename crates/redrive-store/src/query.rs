@@ -126,6 +126,13 @@ pub struct EventFilter {
     pub event_type: Option<EventType>,
 }
 
+/// Selects recorded attempts. Every field that is set must match.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttemptFilter {
+    /// Only failed attempts.
+    pub failed: bool,
+}
+
 /// Selects a part of a list.
 #[derive(Copy, Clone, Debug)]
 pub struct EventPage {

@@ -23,8 +23,8 @@ use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
-    AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
-    SubscriptionAttempt, SubscriptionRow, WaitingWork,
+    AttemptFilter, AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription,
+    Stats, SubscriptionAttempt, SubscriptionRow, WaitingWork,
 };
 use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -101,6 +101,7 @@ pub trait EventStore: Sealed {
     fn attempts_of(
         &self,
         name: SubscriptionName,
+        filter: AttemptFilter,
         page: EventPage,
     ) -> StoreFuture<'_, Vec<SubscriptionAttempt>>;
 
@@ -191,8 +192,8 @@ pub trait WorkQueue: Sealed {
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>>;
 
     /// Runs periodic maintenance and returns the delay until the next run. Deletes handled events older than `retention`
-    /// (`None` keeps them for ever) and expired idempotency keys. If processes share the store, the leader does this for
-    /// all of them and takes over the claims of dead ones.
+    /// (`None` keeps them for ever) and expired idempotency keys, and makes the backlogs of removed subscriptions due. If processes
+    /// share the store, the leader does this for all of them and takes over the claims of dead ones.
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration>;
 }
 
@@ -289,8 +290,9 @@ pub trait Cluster: Sealed {
     /// Records a subscription, or its new pattern.
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()>;
 
-    /// Removes a subscription and returns whether it was on record. Its open deliveries stay.
-    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool>;
+    /// Removes a subscription and returns whether it was on record. Its open deliveries stay, and those in its backlog become due,
+    /// unless another living process has registered it.
+    fn unregister(&self, name: SubscriptionName, now: Timestamp) -> StoreFuture<'_, bool>;
 
     /// Lists the subscriptions on record.
     fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>>;

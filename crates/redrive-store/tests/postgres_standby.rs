@@ -279,5 +279,5 @@ async fn a_redriven_event_is_reported_when_the_standby_has_it() {
     store.register(row).await.unwrap();
     let (it, gone) = (Arc::clone(&store), name.clone());
     pair.leave_on_primary("DELETE FROM redrive.subscriptions; DELETE FROM redrive.subscriber".into()).await;
-    assert!(!pair.finds(async move { it.unregister(gone).await }).await.unwrap());
+    assert!(!pair.finds(async move { it.unregister(gone, now()).await }).await.unwrap());
 }

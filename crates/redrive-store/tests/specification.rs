@@ -101,7 +101,7 @@ async fn a_subscription_is_created_read_changed_and_removed() {
     assert_eq!(store.subscriptions().await.unwrap(), [subscription("order.*")]);
     store.register(subscription("order.created")).await.unwrap();
     assert_eq!(store.subscriptions().await.unwrap(), [subscription("order.created")]);
-    assert!(store.unregister(name("shipping")).await.unwrap());
+    assert!(store.unregister(name("shipping"), NOW).await.unwrap());
     assert!(store.subscriptions().await.unwrap().is_empty());
 }
 
@@ -330,7 +330,7 @@ async fn a_closed_store_refuses_every_method() {
     is_refused("refresh_due", store.refresh_due().await);
     is_refused("recover", store.recover(NOW).await);
     is_refused("register", store.register(subscription("*")).await);
-    is_refused("unregister", store.unregister(name("shipping")).await);
+    is_refused("unregister", store.unregister(name("shipping"), NOW).await);
     is_refused("subscriptions", store.subscriptions().await);
     is_refused("event", store.event(running.id).await);
     is_refused("events", store.events(EventFilter::default(), EventPage::default()).await);

@@ -207,7 +207,10 @@ impl Publisher {
                 Ok(depth) if depth.is_idle() => {
                     return;
                 }
-                Ok(_) if look % 50 == 0 => self.bus.store().unregister(unknown.clone()).await.map(drop),
+                Ok(_) if look % 50 == 0 => {
+                    let store = self.bus.store();
+                    store.unregister(unknown.clone(), store.clock().now()).await.map(drop)
+                }
                 other => other.map(drop),
             };
             if let Err(error) = asked {

@@ -48,6 +48,10 @@ impl CachedEndpoint {
         self.endpoint.as_ref()?.deleted_at
     }
 
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.endpoint.is_none()
+    }
+
     /// Whether health and limits carry over to `now`: not to another URL, and not to an endpoint that was enabled again.
     fn carries_over_to(&self, now: &Endpoint) -> bool {
         let is_same =

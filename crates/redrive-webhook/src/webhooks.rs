@@ -90,6 +90,12 @@ impl Webhooks {
         &self.subscriptions.endpoints
     }
 
+    /// Number of endpoints that this process cannot read: it lacks the key of their secrets, or their documents are damaged. Their
+    /// deliveries are stored, not sent. A removed endpoint has no secrets.
+    pub fn unreadable(&self) -> usize {
+        self.subscriptions.cached().values().filter(|cached| cached.is_unreadable()).count()
+    }
+
     /// Creates an endpoint; see [`EndpointStore::create`].
     pub async fn create(
         &self,

@@ -230,6 +230,17 @@ async fn a_429_and_a_503_that_states_a_rate_limit_are_throttled() {
             "X-Rate-Limit-Reset: 9\r\nRetry-After: 3\r\n",
             FailureClass::retry_after(Duration::from_secs(3)),
         ),
+        ("429 Too Many", "Retry-After: 0\r\n", FailureClass::Throttled { retry_after: None }),
+        (
+            "429 Too Many",
+            "Retry-After: Fri, 06 Nov 2020 08:49:37 GMT\r\n",
+            FailureClass::Throttled { retry_after: None },
+        ),
+        (
+            "503 Busy",
+            "Retry-After: 0\r\nRateLimit-Remaining: 0\r\n",
+            FailureClass::Throttled { retry_after: None },
+        ),
         ("503 Busy", "", FailureClass::Transient),
         ("500 Oops", "RateLimit-Remaining: 0\r\n", FailureClass::Transient),
     ] {

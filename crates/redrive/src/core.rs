@@ -181,7 +181,7 @@ impl Core {
         let current = self.subscriptions().named(name.as_str()).cloned();
         match current {
             Some(subscription) => self.store.register(subscription.row()).await,
-            None => self.store.unregister(name.clone()).await.map(drop),
+            None => self.store.unregister(name.clone(), self.clock.now()).await.map(drop),
         }
     }
 

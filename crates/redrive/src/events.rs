@@ -17,8 +17,8 @@
 use std::sync::Arc;
 
 pub use redrive_store::{
-    AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, EventStatus, Metadata, PayloadOmitted,
-    RawJson, SubscriptionAttempt,
+    AttemptFilter, AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, EventStatus, Metadata,
+    PayloadOmitted, RawJson, SubscriptionAttempt,
 };
 use redrive_store::{EventId, Store, SubscriptionName};
 
@@ -50,12 +50,13 @@ impl Events {
         Ok(self.store.event_summaries(filter, page).await?)
     }
 
-    /// Attempts of one subscription, newest first: failed ones, and successful ones with a recorded detail.
+    /// Attempts of one subscription that match a filter, newest first: failed ones, and successful ones with a recorded detail.
     pub async fn attempts(
         &self,
         subscription: SubscriptionName,
+        filter: AttemptFilter,
         page: EventPage,
     ) -> Result<Vec<SubscriptionAttempt>, BusError> {
-        Ok(self.store.attempts_of(subscription, page).await?)
+        Ok(self.store.attempts_of(subscription, filter, page).await?)
     }
 }

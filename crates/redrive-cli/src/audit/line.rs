@@ -5,6 +5,8 @@ use redrive_store::RecordedAttempt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::format;
+
 /// Result for one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -45,6 +47,20 @@ struct Audited {
 #[derive(Deserialize)]
 struct AuditedText {
     record: String,
+}
+
+/// Types of audit events.
+pub(super) const EVENT_TYPES: [&str; 4] =
+    ["retry_attempt", "retry_exhausted", "idempotency", "retry_decision"];
+
+/// Whether a line is a JSON object of another kind: a bare decision record, or a log line of another program.
+pub(super) fn is_other_object(line: &[u8]) -> bool {
+    let is_event = |probe: Probe| match probe.event_type {
+        Some(EventType::Name(name)) => EVENT_TYPES.contains(&name.as_str()),
+        Some(EventType::Else(_)) | None => false,
+    };
+    let is_object = line.trim_ascii().first() == Some(&b'{');
+    is_object && serde_json::from_slice(line).is_ok_and(|probe| !is_event(probe))
 }
 
 /// Classifies and verifies a line.
@@ -139,15 +155,10 @@ fn explain(error: &serde_json::Error) -> String {
     printable(&format!("{what} (column {})", error.column()))
 }
 
-/// Text of bounded length without control characters, safe for a terminal.
+/// Text of one line and bounded length, safe for a terminal.
 fn printable(text: &str) -> String {
     const MAX_CHARS: usize = 400;
-    let mut shown: String =
-        text.chars().take(MAX_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if text.chars().nth(MAX_CHARS).is_some() {
-        shown.push('…');
-    }
-    shown
+    format::one_line(&format::cut(text, MAX_CHARS))
 }
 
 #[cfg(test)]
@@ -233,10 +244,29 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_a_file_are_not_printed() {
-        let Verdict::Unreadable(said) = verdict("{\"digest\":1,\"\\u001b[2J\":2}") else {
-            panic!("an unknown field must be refused");
-        };
-        assert!(!said.contains('\x1b'), "{said:?}");
+    fn control_bidi_and_zero_width_characters_of_a_file_are_escaped() {
+        for (character, shown) in [('\x1b', "1b"), ('\u{202e}', "202e"), ('\u{200b}', "200b")] {
+            let Verdict::Unreadable(said) =
+                verdict(&serde_json::json!({ format!("{character}[2J"): 2, "digest": 1 }).to_string())
+            else {
+                panic!("an unknown field must be refused");
+            };
+            assert!(!said.contains(character) && said.contains(shown), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn an_audit_event_that_cannot_be_read_is_no_other_object() {
+        for (line, is_other) in [
+            (r#"{"level":"INFO"}"#, true),
+            (r#" {"event_type":"order.created"}"#, true),
+            (r#"{"event_type":5}"#, true),
+            (r#"{"event_type":"retry_attempt"}"#, false),
+            ("[1]", false),
+            ("{", false),
+            ("", false),
+        ] {
+            assert_eq!(is_other_object(line.as_bytes()), is_other, "{line}");
+        }
     }
 }

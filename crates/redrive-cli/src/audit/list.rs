@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use redrive_retry::audit::AuditEvent;
 use redrive_retry::decision::{Decision, DecisionRecord};
 use redrive_retry::{Category, Timestamp};
@@ -11,7 +12,8 @@ use redrive_store::RecordedAttempt;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::source::{Entry, Source};
+use super::line::EVENT_TYPES;
+use super::source::{Recorded, Source};
 use crate::api::write_json;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -32,7 +34,7 @@ pub(crate) struct List {
     #[command(flatten)]
     source: Source,
     /// Only this type: retry_attempt, retry_exhausted, idempotency, retry_decision or attempt
-    #[arg(long = "type", value_name = "TYPE", value_parser = TYPES)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = types())]
     event_type: Option<String>,
     /// Only this category of calls, such as API_REQUEST
     #[arg(long, value_name = "CATEGORY", value_parser = |text: &str| Category::custom(text.to_owned()))]
@@ -48,7 +50,13 @@ pub(crate) struct List {
     json: bool,
 }
 
-const TYPES: [&str; 5] = ["retry_attempt", "retry_exhausted", "idempotency", "retry_decision", "attempt"];
+/// The types that `--type` selects.
+fn types() -> PossibleValuesParser {
+    PossibleValuesParser::new(EVENT_TYPES.into_iter().chain([ATTEMPT]))
+}
+
+/// Type of the recorded attempts of events.
+const ATTEMPT: &str = "attempt";
 
 /// An entry as it is listed.
 struct Listed {
@@ -64,6 +72,8 @@ struct Listed {
 #[derive(Serialize)]
 struct Document {
     data: Vec<Value>,
+    /// Lines that could not be read.
+    unreadable: u64,
 }
 
 impl List {
@@ -71,17 +81,13 @@ impl List {
         // The newest ones, by time and by their order in the log.
         let mut newest: BTreeMap<(Timestamp, u64), Listed> = BTreeMap::new();
         let mut number = 0;
-        self.source.visit(|location, entry| {
+        let left_out = self.source.visit_recorded(|recorded| {
             number += 1;
-            let listed = match entry {
-                Entry::Line(line) => of_line(line),
-                Entry::Attempt(attempt) => Some(of_attempt(attempt)),
-                Entry::Unreadable(why) if location.line.is_none() => {
-                    return Err(Failure::Failed(format!("{} {why}", location.file)));
-                }
-                Entry::Unreadable(_) => None,
+            let listed = match recorded {
+                Recorded::Event(event) => of_event(*event),
+                Recorded::Attempt(attempt) => of_attempt(attempt),
             };
-            if let Some(listed) = listed.filter(|listed| self.matches(listed)) {
+            if self.matches(&listed) {
                 newest.insert((listed.at, number), listed);
                 if newest.len() > self.limit as usize {
                     newest.pop_first();
@@ -91,13 +97,12 @@ impl List {
         })?;
         let newest: Vec<Listed> = newest.into_values().rev().collect();
         if self.json {
-            return write_json(
-                out,
-                &Document { data: newest.into_iter().map(|listed| listed.json).collect() },
-            );
+            let data = newest.into_iter().map(|listed| listed.json).collect();
+            return write_json(out, &Document { data, unreadable: left_out.unreadable });
         }
         if newest.is_empty() {
-            return Ok(writeln!(out, "No audit events.")?);
+            writeln!(out, "No audit events.")?;
+            return Ok(left_out.print(out, screen)?);
         }
         let row = |listed: &Listed| {
             [
@@ -110,7 +115,8 @@ impl List {
             ]
         };
         let heading = ["time", "type", "category", "operation", "attempt", "result"];
-        Ok(Table::new(heading, newest.iter().map(row)).right(&[4]).print(out, screen)?)
+        Table::new(heading, newest.iter().map(row)).right(&[4]).print(out, screen)?;
+        Ok(left_out.print(out, screen)?)
     }
 
     fn matches(&self, listed: &Listed) -> bool {
@@ -120,10 +126,8 @@ impl List {
     }
 }
 
-/// An audit event; `None` for another line.
-fn of_line(line: &[u8]) -> Option<Listed> {
-    let event: AuditEvent = serde_json::from_slice(line).ok()?;
-    let json = serde_json::to_value(&event).ok()?;
+fn of_event(event: AuditEvent) -> Listed {
+    let json = serde_json::to_value(&event).unwrap_or_default();
     let (event_type, category, operation, at, attempt, text) = match event {
         AuditEvent::RetryAttempt(e) => {
             let text =
@@ -144,7 +148,7 @@ fn of_line(line: &[u8]) -> Option<Listed> {
             ("retry_decision", e.retry_category, e.operation, at, attempt, decided(&e.record))
         }
     };
-    Some(Listed { at, event_type, category: Some(category), operation, attempt, text, json })
+    Listed { at, event_type, category: Some(category), operation, attempt, text, json }
 }
 
 /// A recorded attempt of an event or delivery.
@@ -152,7 +156,7 @@ fn of_attempt(row: &RecordedAttempt) -> Listed {
     let attempt = &row.attempt;
     let record = attempt.record.as_ref().map(|record| serde_json::from_str::<Value>(&record.0).ok());
     let json = json!({
-        "event_type": "attempt", "event_id": row.event_id, "type": row.event_type,
+        "event_type": ATTEMPT, "event_id": row.event_id, "type": row.event_type,
         "operation": attempt.subscription, "attempt_number": attempt.attempt, "delay_ms": attempt.delay_ms,
         "duration_ms": attempt.duration_ms, "class": attempt.class, "exception_message": attempt.error,
         "timestamp": attempt.started_at.to_string(), "record": record,
@@ -164,7 +168,7 @@ fn of_attempt(row: &RecordedAttempt) -> Listed {
     };
     Listed {
         at: attempt.started_at,
-        event_type: "attempt",
+        event_type: ATTEMPT,
         category: None,
         operation: attempt.subscription.clone(),
         attempt: Some(attempt.attempt),

@@ -1,16 +1,21 @@
 //! The audit log that a command reads: files of JSON lines, or a database.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use redrive_retry::audit::AuditEvent;
+use redrive_store::RecordedAttempt;
 
+use super::line;
 use super::lines::{Line, Lines, MAX_LINE_BYTES};
 use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
+use crate::format;
 use crate::history::History;
-use redrive_store::RecordedAttempt;
+use crate::screen::{Screen, Style};
 
 /// Files or database of a command.
 #[derive(Debug, Args)]
@@ -33,6 +38,17 @@ pub(crate) struct EntryLocation<'a> {
     pub(crate) row: Option<(&'static str, i64)>,
 }
 
+impl fmt::Display for EntryLocation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = format::one_line(self.file);
+        match (self.line, self.row) {
+            (Some(line), _) => write!(f, "{file}:{line}"),
+            (None, Some((table, key))) => write!(f, "{file}: {table} {key}"),
+            (None, None) => f.write_str(&file),
+        }
+    }
+}
+
 /// An entry of the log.
 #[derive(Debug)]
 pub(crate) enum Entry<'a> {
@@ -40,11 +56,87 @@ pub(crate) enum Entry<'a> {
     Line(&'a [u8]),
     /// A recorded attempt of an event or delivery.
     Attempt(&'a RecordedAttempt),
-    /// A line that cannot be read, with the reason.
+    /// A line that is too long, with the reason.
     Unreadable(String),
+    /// A file that cannot be opened or read further, with the reason: its other lines are missing.
+    Failed(String),
+}
+
+/// An entry that a command evaluates.
+#[derive(Debug)]
+pub(crate) enum Recorded<'a> {
+    /// An audit event.
+    Event(Box<AuditEvent>),
+    /// A recorded attempt of an event or delivery.
+    Attempt(&'a RecordedAttempt),
+}
+
+/// The lines that were left out.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOut {
+    /// JSON objects that are no audit events.
+    pub(crate) other: u64,
+    /// Lines that could not be read.
+    pub(crate) unreadable: u64,
+    /// The first line that could not be read.
+    first: Option<String>,
+}
+
+impl LeftOut {
+    fn add(&mut self, line: &[u8], location: EntryLocation<'_>) {
+        match line {
+            blank if blank.trim_ascii().is_empty() => {}
+            line if line::is_other_object(line) => self.other += 1,
+            _ => self.add_unreadable(location),
+        }
+    }
+
+    fn add_unreadable(&mut self, location: EntryLocation<'_>) {
+        self.unreadable += 1;
+        self.first.get_or_insert_with(|| location.to_string());
+    }
+
+    /// Says how many lines could not be read; `None` if all could.
+    pub(crate) fn note(&self) -> Option<String> {
+        let first = self.first.as_ref()?;
+        Some(format!("{} could not be read, the first at {first}", format::counted(self.unreadable, "line")))
+    }
+
+    /// Prints the note, if there is one.
+    pub(crate) fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        match self.note() {
+            Some(note) => writeln!(out, "{}", screen.paint(Style::Bad, note)),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Source {
+    /// Visits audit events and recorded attempts, in the order of [`visit`](Self::visit). Other lines are counted. A file that cannot
+    /// be read to its end is an error, because the numbers would be wrong.
+    pub(crate) fn visit_recorded(
+        &self,
+        mut visit: impl FnMut(Recorded<'_>) -> Result<(), Failure>,
+    ) -> Result<LeftOut, Failure> {
+        let mut left_out = LeftOut::default();
+        self.visit(|location, entry| match entry {
+            Entry::Line(line) => match serde_json::from_slice(line) {
+                Ok(event) => visit(Recorded::Event(event)),
+                Err(_) => {
+                    left_out.add(line, location);
+                    Ok(())
+                }
+            },
+            Entry::Attempt(attempt) => visit(Recorded::Attempt(attempt)),
+            Entry::Unreadable(_) => {
+                left_out.add_unreadable(location);
+                Ok(())
+            }
+            Entry::Failed(why) => Err(Failure::Failed(format!("{location} {why}"))),
+        })?;
+        Ok(left_out)
+    }
+
     /// Visits every entry: of the files in their order, or of the database's audit log and then of its recorded attempts. The
     /// database is not changed.
     pub(crate) fn visit(
@@ -64,7 +156,7 @@ impl Source {
                 Ok(file) => visit_lines(&name, BufReader::with_capacity(64 * 1024, file), &mut visit)?,
                 Err(error) => {
                     let location = EntryLocation { file: &name, line: None, row: None };
-                    visit(location, Entry::Unreadable(format!("cannot be opened: {error}")))?;
+                    visit(location, Entry::Failed(format!("cannot be opened: {error}")))?;
                 }
             }
         }
@@ -110,8 +202,7 @@ pub(crate) fn visit_lines(
             Ok(Some(Line::TooLong)) => {
                 visit(location, Entry::Unreadable(format!("longer than {MAX_LINE_BYTES} bytes")))?;
             }
-            // The rest of the file is unreachable.
-            Err(error) => return visit(location, Entry::Unreadable(format!("cannot be read: {error}"))),
+            Err(error) => return visit(location, Entry::Failed(format!("cannot be read: {error}"))),
         }
     }
     Ok(())

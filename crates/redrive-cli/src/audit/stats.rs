@@ -8,7 +8,7 @@ use redrive_retry::audit::AuditEvent;
 use redrive_server::audit_tally::{Row, Tallies};
 use serde::Serialize;
 
-use super::source::{Entry, Source};
+use super::source::{LeftOut, Recorded, Source};
 use crate::api::write_json;
 use crate::failure::Failure;
 use crate::history::works::{End, Works};
@@ -47,38 +47,34 @@ struct Document {
     categories: Vec<Row>,
     /// By subscription of events and deliveries.
     subscriptions: Vec<Row>,
-    /// Lines that are no audit events, or cannot be read.
+    /// JSON objects that are no audit events.
     other: u64,
+    /// Lines that could not be read.
+    unreadable: u64,
 }
 
 impl Stats {
     pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let document = self.count()?;
+        let (document, left_out) = self.count()?;
         if self.json {
             write_json(out, &document)?;
         } else {
             document.print(out, screen)?;
+            left_out.print(out, screen)?;
         }
         self.alert(&document)
     }
 
-    fn count(&self) -> Result<Document, Failure> {
+    fn count(&self) -> Result<(Document, LeftOut), Failure> {
         let (mut categories, mut subscriptions) = (Tallies::default(), Tallies::default());
-        let (mut works, mut other) = (Works::since(self.since), 0);
-        self.source.visit(|location, entry| {
-            match entry {
-                Entry::Line(line) => match serde_json::from_slice::<AuditEvent>(line) {
-                    Ok(event) if self.since.is_none_or(|since| time(&event) >= since) => {
-                        categories.event(&event);
-                    }
-                    Ok(_) => {}
-                    Err(_) => other += u64::from(!line.trim_ascii().is_empty()),
-                },
-                Entry::Attempt(attempt) => works.attempt(attempt)?,
-                Entry::Unreadable(why) if location.line.is_none() => {
-                    return Err(Failure::Failed(format!("{} {why}", location.file)));
+        let mut works = Works::since(self.since);
+        let left_out = self.source.visit_recorded(|recorded| {
+            match recorded {
+                Recorded::Event(event) if self.since.is_none_or(|since| time(&event) >= since) => {
+                    categories.event(&event);
                 }
-                Entry::Unreadable(_) => other += 1,
+                Recorded::Event(_) => {}
+                Recorded::Attempt(attempt) => works.attempt(attempt)?,
             }
             Ok(())
         })?;
@@ -90,7 +86,9 @@ impl Stats {
             };
             subscriptions.work(&work.target, &work.failures, succeeded);
         }
-        Ok(Document { categories: categories.rows(), subscriptions: subscriptions.rows(), other })
+        let LeftOut { other, unreadable, .. } = left_out;
+        let (categories, subscriptions) = (categories.rows(), subscriptions.rows());
+        Ok((Document { categories, subscriptions, other, unreadable }, left_out))
     }
 
     fn alert(&self, document: &Document) -> Result<(), Failure> {

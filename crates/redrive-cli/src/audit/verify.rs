@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::line::{Verdict, judge, judge_attempt};
 use super::source::{Entry, EntryLocation, Source};
+use crate::api::write_json;
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
@@ -64,6 +65,9 @@ struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     row: Option<String>,
     problem: String,
+    /// File with line or row, for people.
+    #[serde(skip)]
+    position: String,
 }
 
 impl Verify {
@@ -73,14 +77,13 @@ impl Verify {
             report.add(location, entry);
             Ok(())
         })?;
-        let printed = if self.json {
-            serde_json::to_writer(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
-        } else {
-            report.print(out, screen)
+        let printed = match self.json {
+            true => write_json(out, &report),
+            false => report.print(out, screen).map_err(Failure::from),
         };
-        let printed = printed.and_then(|()| out.flush());
+        let printed = printed.and_then(|()| Ok(out.flush()?));
         // The verdict counts even if standard output is closed.
-        report.verdict().and(printed.map_err(Failure::from))
+        report.verdict().and(printed)
     }
 }
 
@@ -90,7 +93,7 @@ impl Report {
         let verdict = match entry {
             Entry::Line(line) => judge(line),
             Entry::Attempt(attempt) => judge_attempt(attempt),
-            Entry::Unreadable(why) => Verdict::Unreadable(why),
+            Entry::Unreadable(why) | Entry::Failed(why) => Verdict::Unreadable(why),
         };
         match verdict {
             Verdict::Verified => self.verified += 1,
@@ -113,16 +116,12 @@ impl Report {
             return;
         }
         let row = location.row.map(|(table, key)| format!("{table} {key}"));
-        self.problems.push(Problem { file: location.file.to_owned(), line: location.line, row, problem });
+        let (file, position) = (location.file.to_owned(), location.to_string());
+        self.problems.push(Problem { file, line: location.line, row, problem, position });
     }
 
     fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
-        for Problem { file, line, row, problem } in &self.problems {
-            let position = match (line, row) {
-                (Some(line), _) => format!("{file}:{line}"),
-                (None, Some(row)) => format!("{file}: {row}"),
-                (None, None) => file.clone(),
-            };
+        for Problem { problem, position, .. } in &self.problems {
             writeln!(out, "{}: {problem}", screen.paint(Style::Strong, position))?;
         }
         if self.problems_omitted > 0 {

@@ -37,6 +37,11 @@ impl Finding {
         Finding { check, verdict: Verdict::Act, found: found.into(), advice: Some(advice.into()) }
     }
 
+    /// The finding of a check that the asked service cannot make.
+    pub(super) fn not_served(check: &'static str) -> Self {
+        Finding::warn(check, "not served here", "ask redrive serve, or use --db")
+    }
+
     pub(super) fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Finding { check, verdict: Verdict::Fail, found: found.into(), advice: Some(advice.into()) }
     }

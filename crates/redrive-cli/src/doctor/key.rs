@@ -1,27 +1,44 @@
-//! Checks the key file that opens the secrets of endpoints.
+//! Checks the key that opens the secrets of endpoints.
 
 use std::path::Path;
 
 use super::finding::Finding;
+use crate::failure::Failure;
+use crate::format;
 
-/// Checks the key file; `endpoints` is the number of endpoints whose secrets need it.
-pub(super) fn check(file: Option<&Path>, endpoints: usize, is_file_database: bool) -> Finding {
+const ADVICE: &str = "restore it, or name another with --secret-key-file or REDRIVE_SECRET_KEY";
+
+/// Checks the key of a database on this machine; `sealed` is the number of endpoints that it does not open.
+pub(super) fn check(file: Option<&Path>, sealed: u64, is_file_database: bool) -> Finding {
     let Some(path) = file else { return Finding::ok("key", "in REDRIVE_SECRET_KEY") };
     let name = path.display();
     match std::fs::metadata(path) {
         Ok(found) => permissions(path, &found),
-        Err(_) if endpoints == 0 => Finding::ok("key", format!("none at {name}, and no endpoint needs one")),
+        Err(_) if sealed == 0 => Finding::ok("key", format!("none at {name}, and no endpoint needs one")),
         Err(error) => {
             let found = format!("{name} cannot be read ({error}), and endpoint secrets are sealed with it");
-            let advice = "restore it, or name it with --secret-key-file or REDRIVE_SECRET_KEY";
             // Every server process has its own copy; this machine may be none of them.
             if is_file_database {
-                Finding::fail("key", found, advice)
+                Finding::fail("key", found, ADVICE)
             } else {
-                Finding::warn("key", found, advice)
+                Finding::warn("key", found, ADVICE)
             }
         }
     }
+}
+
+/// The finding of a key that exists and cannot be used.
+pub(super) fn unusable(failure: Failure) -> Finding {
+    Finding::fail("key", failure.into_message(), ADVICE)
+}
+
+/// Checks the key of a server; `sealed` is the number of endpoints that it does not open.
+pub(super) fn of_server(sealed: u64) -> Finding {
+    if sealed == 0 {
+        return Finding::ok("key", "the server opens the secrets of every endpoint");
+    }
+    let found = format!("the server does not open the secrets of {}", format::counted(sealed, "endpoint"));
+    Finding::fail("key", found, "start it with their key: --secret-key-file or REDRIVE_SECRET_KEY")
 }
 
 #[cfg(unix)]

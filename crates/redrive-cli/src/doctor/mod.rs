@@ -18,12 +18,11 @@ use redrive_server::serve::sending::SendingArgs;
 use serde::Serialize;
 
 use self::finding::{Finding, Verdict};
-use self::work::CheckContext;
 use crate::api::{EndpointSecrets, IfMissing, ServerArgs, write_json};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
-use crate::format;
 use crate::screen::{Screen, Style};
+use crate::{format, time_format};
 
 /// Check a database or a server, the work that waits and the disk
 #[derive(Debug, Args)]
@@ -81,8 +80,13 @@ impl Doctor {
         let db = &self.database.db;
         let done = self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
             if remote::ready(api, checks).await {
-                remote::clock(api, checks).await;
-                work::check(api, CheckContext { is_dispatched: true, is_postgres: false }, checks).await;
+                let before = time_format::now();
+                let found = work::diagnostics(api, &["clocks", "key"], checks).await;
+                checks.extend(found.iter().flat_map(|found| {
+                    let clock = remote::clock(found.now.0, before, time_format::now());
+                    [clock, key::of_server(found.unreadable_endpoints)]
+                }));
+                work::check(api, found.as_ref(), true, checks).await;
             }
             Ok(())
         });
@@ -101,24 +105,36 @@ impl Doctor {
             (None, None) => None,
         };
         if let Some(is_dispatched) = is_dispatched {
-            let sending = SendingArgs::default();
-            // A missing key would be created.
-            let secrets = match self.secret_key.missing(db) {
-                Some(_) => EndpointSecrets::Closed,
-                None => EndpointSecrets::Open(&self.secret_key, &sending),
-            };
-            let done = self.server.run(db, secrets, IfMissing::Fail, out, screen, async |api| {
-                work::check(api, CheckContext { is_dispatched, is_postgres: db.path().is_none() }, checks)
-                    .await;
-                let endpoints = api.stored_endpoints().await?.unwrap_or(0);
-                checks.push(key::check(self.secret_key.file(db).as_deref(), endpoints, db.path().is_some()));
-                Ok(())
-            });
-            checks.extend(done.err().map(unopened));
+            self.work(is_dispatched, checks, out, screen);
         }
         if let Some(path) = db.path() {
             machine::check(path, checks);
         }
+    }
+
+    /// Checks the work on a database of this release, and the key of its endpoints.
+    fn work(&self, is_dispatched: bool, checks: &mut Vec<Finding>, out: &mut impl Write, screen: Screen) {
+        let (db, sending) = (&self.database.db, SendingArgs::default());
+        // Without a usable key, everything but the endpoints is checked. A missing key would be created.
+        let unusable = self.secret_key.check(db).err();
+        let secrets = if unusable.is_some() || self.secret_key.missing(db).is_some() {
+            EndpointSecrets::Closed
+        } else {
+            EndpointSecrets::Open(&self.secret_key, &sending)
+        };
+        let done = self.server.run(db, secrets, IfMissing::Fail, out, screen, async |api| {
+            let found = work::diagnostics(api, &["key"], checks).await;
+            work::check(api, found.as_ref(), is_dispatched, checks).await;
+            checks.extend(found.map(|found| match unusable {
+                Some(failure) => key::unusable(failure),
+                None => {
+                    let file = self.secret_key.file(db);
+                    key::check(file.as_deref(), found.unreadable_endpoints, db.path().is_some())
+                }
+            }));
+            Ok(())
+        });
+        checks.extend(done.err().map(unopened));
     }
 }
 

@@ -30,16 +30,8 @@ pub(super) async fn ready(api: &Session<'_>, checks: &mut Vec<Finding>) -> bool 
     }
 }
 
-/// Compares the clock by which deliveries are due with that of this machine.
-pub(super) async fn clock(api: &Session<'_>, checks: &mut Vec<Finding>) {
-    let before = time_format::now();
-    // Other checks report a failure.
-    let Ok(found) = api.diagnostics().await else { return };
-    checks.push(compare(found.now.0, before, time_format::now()));
-}
-
-/// The clock is between these two instants if both clocks agree.
-fn compare(theirs: Timestamp, before: Timestamp, after: Timestamp) -> Finding {
+/// Compares the clock by which deliveries are due with that of this machine: it is between these two instants if both agree.
+pub(super) fn clock(theirs: Timestamp, before: Timestamp, after: Timestamp) -> Finding {
     let (theirs, before, after) = (theirs.as_millis(), before.as_millis(), after.as_millis());
     let skew = if theirs < before { theirs - before } else { (theirs - after).max(0) };
     let found = match skew {
@@ -61,10 +53,10 @@ mod tests {
     #[test]
     fn a_clock_that_differs_by_more_than_a_second_is_reported() {
         let at = Timestamp::from_millis;
-        assert_eq!(compare(at(5000), at(4990), at(5010)).verdict, Verdict::Ok);
-        assert_eq!(compare(at(5500), at(4990), at(5010)).verdict, Verdict::Ok);
-        let behind = compare(at(1000), at(9000), at(9010));
+        assert_eq!(clock(at(5000), at(4990), at(5010)).verdict, Verdict::Ok);
+        assert_eq!(clock(at(5500), at(4990), at(5010)).verdict, Verdict::Ok);
+        let behind = clock(at(1000), at(9000), at(9010));
         assert!(behind.verdict == Verdict::Act && behind.found.contains("8000 ms behind"), "{behind:?}");
-        assert!(compare(at(19_010), at(9000), at(9010)).found.contains("10000 ms ahead"));
+        assert!(clock(at(19_010), at(9000), at(9010)).found.contains("10000 ms ahead"));
     }
 }

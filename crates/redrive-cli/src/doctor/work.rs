@@ -4,7 +4,8 @@
 use redrive_api::client;
 use redrive_api::diagnostics::{Diagnostics, WaitingDeliveries};
 use redrive_api::endpoints::{CircuitState, DisabledReason, Endpoint};
-use redrive_api::review::ReviewSummary;
+use redrive_api::page::Page;
+use redrive_api::review::{ReviewFilter, ReviewSummary};
 use redrive_api::stats::Stats;
 use redrive_api::time::Time;
 
@@ -25,50 +26,57 @@ const MAX_REVIEW: u32 = 10_000;
 /// Names that one finding lists.
 const MAX_NAMES: usize = 5;
 
-/// Facts about the database that the checks of its work need.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct CheckContext {
-    /// Whether a process dispatches.
-    pub(super) is_dispatched: bool,
-    /// Whether it is a PostgreSQL server, whose write-ahead log is its own.
-    pub(super) is_postgres: bool,
+/// Checks that are made of the diagnostics.
+const BY_DIAGNOSTICS: [&str; 3] = ["waiting", "parked", "deliveries"];
+
+/// Reads the diagnostics, of which the checks of the work and `others` are made.
+pub(super) async fn diagnostics(
+    api: &Session<'_>,
+    others: &[&'static str],
+    checks: &mut Vec<Finding>,
+) -> Option<Diagnostics> {
+    read(&[others, &BY_DIAGNOSTICS].concat(), api.diagnostics().await, checks)
 }
 
-/// Checks the work.
-pub(super) async fn check(api: &Session<'_>, context: CheckContext, checks: &mut Vec<Finding>) {
+/// Checks the work. `found` are the diagnostics, if they could be read.
+pub(super) async fn check(
+    api: &Session<'_>,
+    found: Option<&Diagnostics>,
+    is_dispatched: bool,
+    checks: &mut Vec<Finding>,
+) {
     let flag = &api.flag;
-    if let Some(found) = read("waiting", api.diagnostics().await, checks) {
-        checks.extend([
-            overdue(&found, context.is_dispatched),
-            waiting(&found.waiting),
-            orphans(&found.waiting),
-        ]);
+    if let Some(found) = found {
+        checks.extend([overdue(found, is_dispatched), waiting(&found.waiting), orphans(&found.waiting)]);
     }
-    if let Some(stats) = read("dead letters", api.stats().await, checks) {
-        checks.push(dead(&stats, flag));
-        if !context.is_postgres {
-            checks.push(log(&stats));
-        }
+    let stats = read(&["dead letters", "log"], api.stats().await, checks);
+    let listed = PageArgs::first(MAX_REVIEW)
+        .collect(async |page| api.review().list(&ReviewFilter::default(), page).await)
+        .await;
+    let in_review = read(&["review"], listed, checks);
+    if let Some(stats) = stats {
+        checks.push(dead(&stats, in_review.as_ref(), flag));
+        checks.extend(log(&stats));
     }
     let all = PageArgs::ALL.collect(async |page| api.endpoints().list(page).await).await;
-    if let Some(all) = read("endpoints", all, checks) {
-        checks.push(endpoints(&all.data, flag));
+    if let Some(all) = read(&["endpoints"], all, checks) {
+        let unreadable = found.map_or(0, |found| found.unreadable_endpoints);
+        checks.extend(endpoints(&all.data, flag, unreadable, api.is_database()));
     }
-    let listed = PageArgs::first(MAX_REVIEW).collect(async |page| api.review().list(page).await).await;
-    if let Some(listed) = read("review", listed, checks) {
-        checks.push(review(&listed.data, listed.next.is_some(), flag));
-    }
+    checks.extend(in_review.map(|in_review| review(&in_review, flag)));
 }
 
-/// The response; a failure becomes a finding. `None` also for a resource that the service does not have: a scheduler serves no
-/// endpoints.
-fn read<T>(check: &'static str, answer: client::Result<T>, checks: &mut Vec<Finding>) -> Option<T> {
+/// The response; without one, the findings of the checks that it serves: a scheduler's port has only the review queue.
+fn read<T>(names: &[&'static str], answer: client::Result<T>, checks: &mut Vec<Finding>) -> Option<T> {
     match answer {
         Ok(found) => return Some(found),
-        Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => {}
+        Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => {
+            checks.extend(names.iter().map(|name| Finding::not_served(name)));
+        }
         Err(error) => {
             let said = Failure::from(error).into_message();
-            checks.push(Finding::fail(check, said, "repeat the command; the log of the server says more"));
+            let advice = "repeat the command; the log of the server says more";
+            checks.extend(names.iter().map(|name| Finding::fail(name, said.as_str(), advice)));
         }
     }
     None
@@ -135,26 +143,55 @@ fn orphans(found: &[WaitingDeliveries]) -> Finding {
     )
 }
 
-fn dead(stats: &Stats, flag: &str) -> Finding {
-    match stats.dlq {
-        0 => Finding::ok("dead letters", "none"),
-        dead => Finding::act(
-            "dead letters",
-            format::counted(dead, "event"),
-            format!("group them by error, then redrive or purge them: redrive dlq groups{flag}"),
-        ),
+/// Checks the dead letters that are not messages in review, which have a check of their own.
+fn dead(stats: &Stats, in_review: Option<&Page<ReviewSummary>>, flag: &str) -> Finding {
+    let (in_review, has_more) =
+        in_review.map_or((0, false), |page| (page.data.len() as u64, page.next.is_some()));
+    let dead = stats.dlq.saturating_sub(in_review);
+    if dead == 0 {
+        return Finding::ok("dead letters", "none");
     }
+    let rest = if has_more { ", further messages in review included" } else { "" };
+    let caution = if in_review > 0 { "; a purge deletes messages in review too" } else { "" };
+    Finding::act(
+        "dead letters",
+        format!("{}{rest}", format::counted(dead, "event")),
+        format!("group them by error, then redrive or purge them: redrive dlq groups{flag}{caution}"),
+    )
 }
 
-fn log(stats: &Stats) -> Finding {
+/// Checks the write-ahead log of a file; a server of PostgreSQL has its own.
+fn log(stats: &Stats) -> Option<Finding> {
     let found = format::bytes(stats.wal_bytes);
-    if stats.wal_bytes < MAX_WAL_BYTES {
-        return Finding::ok("log", found);
+    match stats.wal_bytes {
+        0 => None,
+        1..MAX_WAL_BYTES => Some(Finding::ok("log", found)),
+        _ => {
+            let advice = "a long-running reader blocks its checkpoints: find it and end it";
+            Some(Finding::act("log", found, advice))
+        }
     }
-    Finding::act("log", found, "a long-running reader blocks its checkpoints: find it and end it")
 }
 
-fn endpoints(all: &[Endpoint], flag: &str) -> Finding {
+/// Checks the endpoints that can be read, and counts the others.
+fn endpoints(all: &[Endpoint], flag: &str, unreadable: u64, is_database: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if unreadable == 0 || !all.is_empty() {
+        findings.push(readable_endpoints(all, flag));
+    }
+    if unreadable > 0 {
+        let found = format!("{} cannot be checked without the key", format::counted(unreadable, "endpoint"));
+        let advice = if is_database {
+            "use --server or --secret-key-file"
+        } else {
+            "start the server with the key, or remove them"
+        };
+        findings.push(Finding::act("endpoints", found, advice));
+    }
+    findings
+}
+
+fn readable_endpoints(all: &[Endpoint], flag: &str) -> Finding {
     let failing: Vec<(String, bool)> = all.iter().filter_map(problem).collect();
     if failing.is_empty() {
         return Finding::ok(
@@ -194,11 +231,12 @@ fn problem(endpoint: &Endpoint) -> Option<(String, bool)> {
     Some((format!("{}{description} {what}", endpoint.id), needs_person))
 }
 
-fn review(tasks: &[ReviewSummary], has_more: bool, flag: &str) -> Finding {
+fn review(in_review: &Page<ReviewSummary>, flag: &str) -> Finding {
+    let tasks = &in_review.data;
     let Some(oldest) = tasks.iter().map(|task| task.reviewed_at.0).min() else {
         return Finding::ok("review", "The review queue is empty");
     };
-    let at_least = if has_more { "at least " } else { "" };
+    let at_least = if in_review.next.is_some() { "at least " } else { "" };
     let number = format::counted(tasks.len() as u64, "message");
     Finding::act(
         "review",

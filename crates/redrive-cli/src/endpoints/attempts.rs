@@ -1,7 +1,7 @@
 //! `redrive endpoints attempts`: lists the attempts to deliver messages.
 
 use clap::Args;
-use redrive_api::endpoints::EndpointAttempt;
+use redrive_api::endpoints::{AttemptFilter, EndpointAttempt};
 use redrive_webhook::EndpointId;
 
 use crate::api::{PageArgs, Session, relative};
@@ -28,14 +28,9 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let id = self.id.as_str();
-        let page = self
-            .page
-            .collect(async |query| {
-                let mut page = api.endpoints().attempts(id, query).await?;
-                page.data.retain(|attempt| !(self.failed && attempt.succeeded));
-                Ok(page)
-            })
-            .await?;
+        let filter = AttemptFilter { failed: self.failed };
+        let page =
+            self.page.collect(async |query| api.endpoints().attempts(id, &filter, query).await).await?;
         let (command, none) = match self.failed {
             true => (format!("endpoints attempts {id} --failed"), "No failed attempts."),
             false => (format!("endpoints attempts {id}"), "No attempts yet."),

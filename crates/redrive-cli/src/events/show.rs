@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::io;
 
 use redrive::EventId;
+use redrive_api::endpoints::AttemptRecord;
 use redrive_api::events::{Attempt, Event, EventStatus};
 
 use crate::api::{Session, relative, when};
 use crate::failure::Failure;
 use crate::screen::{Screen, Style};
 use crate::{format, payload};
+
+/// Characters of a response body that are shown; `--json` has all that was recorded.
+const MAX_BODY_CHARS: usize = 400;
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let event = api.events().get(*id.as_uuid()).await?;
@@ -95,9 +99,24 @@ pub(crate) fn attempts(attempts: &[Attempt], api: &mut Session<'_>) -> io::Resul
         let subscription = format::one_line(&attempt.subscription);
         writeln!(api.out, "  {number}. {at}  {subscription}, took {took}, {ended}")?;
         let narrower = Screen { width: api.screen.width.saturating_sub(5), ..api.screen };
-        for line in narrower.wrap(&format::one_line(attempt.error.as_deref().unwrap_or_default())).lines() {
+        let error = format::one_line(attempt.error.as_deref().unwrap_or_default());
+        let response = attempt.request.as_ref().and_then(response).unwrap_or_default();
+        for line in narrower.wrap(&error).lines().chain(narrower.wrap(&response).lines()) {
             writeln!(api.out, "     {line}")?;
         }
     }
     Ok(())
+}
+
+/// Describes the recorded response: status, and the beginning of its body on one line. `None` if the endpoint did not respond.
+fn response(request: &AttemptRecord) -> Option<String> {
+    let status = request.status?;
+    let (body, kind) = match (&request.body, &request.body_base64) {
+        (Some(text), _) if !text.is_empty() => (format::one_line(text), ""),
+        (_, Some(bytes)) => (format::one_line(bytes), "(base64) "),
+        _ => return Some(format!("response {status}, no body")),
+    };
+    let was_cut = request.is_cut && body.chars().count() <= MAX_BODY_CHARS;
+    let rest = if was_cut { " …" } else { "" };
+    Some(format!("response {status}: {kind}{}{rest}", format::cut(&body, MAX_BODY_CHARS)))
 }

@@ -13,7 +13,7 @@ use super::history_replay::{Outcome, Replay, quantile, share};
 use super::outages::outages;
 use super::recommendation::{Recommendation, recommend};
 use crate::api::write_json;
-use crate::audit::source::{Entry, Source};
+use crate::audit::source::{LeftOut, Recorded, Source};
 use crate::failure::Failure;
 use crate::format;
 use crate::history::works::{Collected, End, Work, Works};
@@ -74,8 +74,10 @@ struct Report {
     target: f64,
     /// Share of the failed works that any policy can reach: a recovery was recorded.
     reachable: Option<f64>,
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedPolicy>,
     recommendation: Option<Replayed>,
+    /// Lines that could not be read.
+    unreadable: u64,
 }
 
 #[derive(Serialize)]
@@ -132,7 +134,7 @@ struct Outages {
 
 /// The history replayed with the policies that were in force.
 #[derive(Serialize)]
-struct Recorded {
+struct RecordedPolicy {
     /// `None` if there were several.
     policy: Option<RetryPolicy>,
     #[serde(flatten)]
@@ -149,54 +151,53 @@ struct Replayed {
 
 impl Advise {
     pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let report = self.report()?;
-        if self.json { write_json(out, &report) } else { Ok(report.print(out, screen)?) }
+        let (report, left_out) = self.report()?;
+        if self.json {
+            return write_json(out, &report);
+        }
+        report.print(out, screen)?;
+        Ok(left_out.print(out, screen)?)
     }
 
-    fn report(&self) -> Result<Report, Failure> {
+    fn report(&self) -> Result<(Report, LeftOut), Failure> {
         let mut works = Works::since(self.since);
-        self.source.visit(|location, entry| match entry {
-            Entry::Attempt(attempt) => works.attempt(attempt),
-            Entry::Line(line) => match serde_json::from_slice(line) {
-                Ok(AuditEvent::RetryDecision(decision)) => works.decision(&decision),
+        let left_out = self.source.visit_recorded(|recorded| match recorded {
+            Recorded::Attempt(attempt) => works.attempt(attempt),
+            Recorded::Event(event) => match *event {
+                AuditEvent::RetryDecision(decision) => works.decision(&decision),
                 _ => Ok(()),
             },
-            Entry::Unreadable(why) if location.line.is_none() => {
-                Err(Failure::Failed(format!("{} {why}", location.file)))
-            }
-            Entry::Unreadable(_) => Ok(()),
         })?;
         let mut history = works.collect();
         if let Some(name) = &self.subscription {
             history.works.retain(|work| work.target == *name);
         }
         if history.works.is_empty() {
-            return Err(Failure::Failed(
-                "no failed attempt is recorded: there is nothing to learn from; name another database with --db, or a file \
-                 with decisions"
-                    .to_owned(),
-            ));
+            let none = "no failed attempt is recorded: there is nothing to learn from; name another database with --db, or a file \
+                        with decisions";
+            let note = left_out.note().map(|note| format!(" ({note})")).unwrap_or_default();
+            return Err(Failure::Failed(format!("{none}{note}")));
         }
         let at_once = if self.subscription.is_none() && self.since.is_none() {
             self.source.succeeded_at_once()?
         } else {
             None
         };
-        Ok(Report::new(&history, at_once, self.target))
+        Ok((Report::new(&history, at_once, self.target, left_out.unreadable), left_out))
     }
 }
 
 impl Report {
-    fn new(history: &Collected, at_once: Option<u64>, target: f64) -> Self {
+    fn new(history: &Collected, at_once: Option<u64>, target: f64, unreadable: u64) -> Self {
         let replay = Replay::new(history);
         let recommended = recommend(&replay, target);
         let replayed = |policy: RetryPolicy| Replayed { outcome: replay.run(&policy), policy };
         let recorded = replay
             .run_recorded()
-            .map(|outcome| Recorded { policy: recorded_policy(&history.works), outcome });
+            .map(|outcome| RecordedPolicy { policy: recorded_policy(&history.works), outcome });
         let reachable = recommended.as_ref().map(|found| found.reachable);
         // A recorded policy that reaches the target, or all that can be reached, stays.
-        let suffices = |recorded: &Recorded| {
+        let suffices = |recorded: &RecordedPolicy| {
             let rate = recorded.outcome.success_rate;
             rate >= target || reachable.is_some_and(|reachable| rate >= reachable)
         };
@@ -213,6 +214,7 @@ impl Report {
             reachable,
             recorded,
             recommendation: policy.map(replayed),
+            unreadable,
         }
     }
 }

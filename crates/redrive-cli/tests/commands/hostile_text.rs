@@ -1,7 +1,13 @@
 //! Stored text that is extreme JSON or that could steer a terminal: every command prints it, safely.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+use std::time::Duration;
+
+use redrive_retry::decision::{DecisionRecord, Identity, Outcome, Situation};
+use redrive_retry::{FailureClass, RetryPolicy, Timestamp};
 use redrive_server::terminal_text::is_unsafe;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::world::World;
 
@@ -113,14 +119,95 @@ fn output_for_people_and_json_escape_what_could_steer_a_terminal() {
                 }
                 let output = world.run(&[command, more].concat());
                 let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-                let found: Vec<char> = said.chars().filter(|c| is_unsafe(*c) && *c != '\n').collect();
-                assert!(found.is_empty(), "{command:?} {more:?}: {found:?} in {said:?}");
+                let what = format!("{command:?} {more:?}");
+                is_safe(&what, &said);
                 let shows_text = !matches!(command[0], "doctor" | "tokens");
-                assert!(
-                    !shows_text || said.contains("202e"),
-                    "{command:?} {more:?} shows the escape: {said}"
-                );
+                assert!(!shows_text || said.contains("202e"), "{what} shows the escape: {said}");
             }
         }
+    }
+}
+
+fn is_safe(what: &str, said: &str) {
+    let found: Vec<char> = said.chars().filter(|c| is_unsafe(*c) && *c != '\n').collect();
+    assert!(found.is_empty(), "{what}: {found:?} in {said:?}");
+}
+
+#[test]
+fn audit_commands_escape_what_could_steer_a_terminal() {
+    let world = World::on_file();
+    let failed = Outcome::Failed(FailureClass::Transient);
+    let identity = Identity::new(7, HOSTILE, HOSTILE);
+    let situation = Situation::new(
+        &RetryPolicy::webhook(),
+        identity,
+        2,
+        failed,
+        Timestamp::from_millis(1_767_225_600_000),
+    );
+    let record = serde_json::to_value(DecisionRecord::decide(situation)).unwrap();
+    let mut changed = record.clone();
+    changed[HOSTILE] = json!(1);
+    let event = json!({
+        "event_type": "retry_attempt", "retry_category": "RETRY_API_REQUEST", "operation": HOSTILE, "attempt_number": 1, "max_attempts": 3,
+        "delay_seconds": 1, "exception_type": HOSTILE, "exception_message": HOSTILE, "tenant_id": HOSTILE, "correlation_id": null,
+        "trace_id": null, "timestamp": "2026-01-25T21:15:00Z",
+    });
+    let lines = [
+        event,
+        json!({"event_type": "retry_decision", "retry_category": "RETRY_API_REQUEST", "operation": HOSTILE, "record": record}),
+        // A discrepancy that quotes the line, and records that cannot be read.
+        json!({"event_type": "retry_decision", "retry_category": "RETRY_API_REQUEST", "operation": format!("{HOSTILE}x"), "record": record}),
+        json!({"event_type": "retry_decision", "record": changed}),
+    ];
+    let name = format!("{}.jsonl", HOSTILE.replace('/', ""));
+    let text: Vec<String> = lines.iter().map(Value::to_string).collect();
+    std::fs::write(world.folder.path().join(&name), text.join("\n")).unwrap();
+    // Dead letters whose attempts the commands read from the database.
+    dead(&world, &["1"], "bad", "{}", HOSTILE);
+    for command in [["audit", "list"], ["audit", "stats"], ["audit", "verify"], ["policy", "advise"]] {
+        for source in [&name[..], "--db=redrive.db"] {
+            for more in [&[][..], &["--json"]] {
+                let arguments = [&command[..], &[source], more].concat();
+                let output = world.command(&arguments).output().unwrap();
+                let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+                is_safe(&format!("{arguments:?}"), &said);
+                let shows_text = source == name && (command[0] == "audit");
+                assert!(!shows_text || said.contains("202e"), "{arguments:?} shows the escape: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tail_escapes_what_could_steer_a_terminal() {
+    let mut world = World::on_file();
+    world.serve_for_commands();
+    let event_type = "order\u{202e}\u{2066}\u{200b}\u{feff}";
+    for more in [&[][..], &["--json"]] {
+        let mut command = world.command(&[&["events", "tail", "--server", &world.address()], more].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        // Events before the start of tail are not shown, so publish until one is.
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let world = &world;
+            scope.spawn(move || {
+                while stopped
+                    .recv_timeout(Duration::from_millis(100))
+                    .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+                {
+                    world.publish(event_type, "1");
+                }
+            });
+            lines.read_line(&mut said).unwrap();
+            drop(stop);
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lines.read_to_string(&mut said).unwrap();
+        is_safe(&format!("events tail {more:?}"), &said);
+        assert!(said.contains("202e"), "{more:?} shows the escape: {said}");
     }
 }

@@ -165,7 +165,7 @@ fn messages_in_review_are_filtered_grouped_and_decided_together() {
     let dry = world.json(&review(&[&retry[..], &["--dry-run"]].concat()));
     assert_eq!(dry, json!({"matched": 2, "decided": 0}));
     let done = world.text(&review(&[&retry[..], &["--yes"]].concat()));
-    assert_eq!(done, "2 messages republished\n");
+    assert_eq!(done, "2 messages go to their queues again.\n", "a database stores only the decision");
     assert_eq!(count(&["list"]), 2);
     let discarded = world.json(&review(&["discard", "--all", "--why", "old", "--yes"]));
     assert_eq!(discarded, json!({"matched": 2, "decided": 2}));

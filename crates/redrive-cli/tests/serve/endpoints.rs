@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_api::endpoints::{CircuitState, RotateSecret, Signing, UpdateEndpoint};
+use redrive_api::endpoints::{AttemptFilter, CircuitState, RotateSecret, Signing, UpdateEndpoint};
 use redrive_api::page::PageQuery;
 use redrive_api::retry::Retry;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -51,7 +51,8 @@ fn an_endpoint_is_created_updated_tested_and_removed() {
         });
         assert_eq!(receiver.received()[0]["data"], json!({"n": 1}));
         assert_eq!(receiver.received()[0]["type"], "order.created");
-        let attempt = ok(endpoints.attempts(id, &PageQuery::default())).data.remove(0);
+        let attempt =
+            ok(endpoints.attempts(id, &AttemptFilter::default(), &PageQuery::default())).data.remove(0);
         assert_eq!((attempt.succeeded, attempt.event_id.to_string()), (true, event));
         let request = attempt.request.unwrap();
         assert_eq!((request.status, request.body.as_deref()), (Some(200), Some("ok")));

@@ -14,7 +14,7 @@ fn without_tokens_local_clients_have_full_access_with_a_warning() {
     let world = World::new();
     assert_eq!(world.get("/v1/tokens").ok(200), json!({"data": [], "next": null}));
     assert!(
-        world.log().contains("there are no tokens: every process on this machine has full access"),
+        world.log().contains("there are no tokens: local clients of this user and root have full access"),
         "{}",
         world.log()
     );

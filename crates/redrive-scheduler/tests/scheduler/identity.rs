@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lapin::BasicProperties;
 use redrive::EventBus;
-use redrive_scheduler::{Payload, RetryMessage, Scheduler, Settings, header, task_id};
+use redrive_scheduler::{Payload, RetryMessage, Scheduler, Settings, Task, header, task_id};
+use serde_json::json;
 
 use crate::repeated_failures::dead_letters_to;
 use crate::world::{Database, World, message, now_ms, rabbit, settings, unique};
@@ -170,4 +171,48 @@ async fn a_scheduler_without_a_broker_leaves_tasks_to_the_others() {
     disconnected.shutdown().await.unwrap();
     world.client.delete(&queue).await;
     world.end().await;
+}
+
+/// A publisher on a shared database can compute the id of a task, and copy a task into the payload.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_of_another_type_never_stands_for_a_task() {
+    for database in Database::each() {
+        let world = World::on(database).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        let failed = message("m", &queue);
+        let noise = json!({
+            "message_id": "m",
+            "original_payload": Payload::of(failed.original_payload.clone()),
+            "original_queue": queue,
+            "error_reason": "noise",
+            "retry_count": 0,
+            "max_retries": 3,
+            "next_retry_at_ms": 0,
+            "via": "retry_message",
+            "received_at": now_ms(),
+            "first_failed_at": now_ms(),
+            "fingerprint": "",
+        });
+        serde_json::from_value::<Task>(noise.clone()).unwrap();
+        for count in 0..2 {
+            let publish = world.scheduler.bus().publish("noise", &noise);
+            publish.id(task_id("m", &queue, count)).delay(Duration::from_secs(3600)).await.unwrap();
+        }
+        for count in [0, 1, 1] {
+            world.fails(&RetryMessage { retry_count: count, ..failed.clone() }).await;
+            let seen = world.client.next(&queue).await;
+            assert_eq!(seen.retry_count(), i64::from(count) + 1, "the count of the sender");
+        }
+        world.fails(&RetryMessage { retry_count: 3, ..failed }).await;
+        let review = world.reviewed().await;
+        let history = review["history"].as_array().unwrap();
+        let counts: Vec<_> = history.iter().map(|entry| entry["retry_count"].as_u64().unwrap()).collect();
+        assert_eq!(counts, [0, 1, 1, 3], "without the noise");
+        assert!(history.iter().all(|entry| entry["error_reason"] != "noise"), "{review}");
+        let metrics = world.scheduler.metrics().await;
+        assert_eq!((metrics.uncounted, metrics.duplicates), (0, 0));
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
 }

@@ -133,10 +133,12 @@ async fn a_publication_with_unknown_outcome_is_repeated_with_the_same_id() {
         world.fails(&RetryMessage { retry_count: 3, ..message("e", &queue) }).await;
         let reviews = [world.reviewed().await, world.reviewed().await];
         assert_eq!(reviews[0]["task"], reviews[1]["task"]);
-        let shown = world.scheduler.review().list(Default::default()).await.unwrap();
+        let shown =
+            world.scheduler.review().list(&Default::default(), Default::default()).await.unwrap().tasks;
         assert!(shown.len() <= 1);
         world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
-        let list = world.scheduler.review().list(Default::default()).await.unwrap();
+        let list =
+            world.scheduler.review().list(&Default::default(), Default::default()).await.unwrap().tasks;
         assert_eq!(list.len(), 1);
         let detail = world.scheduler.review().show(list[0].id).await.unwrap();
         assert!(detail.attempts.len() >= 2, "attempts are recorded: {:#?}", detail.attempts);

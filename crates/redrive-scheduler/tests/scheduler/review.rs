@@ -1,7 +1,7 @@
 //! Manual review.
 
 use redrive_retry::Timestamp;
-use redrive_scheduler::{RetryMessage, Review, SchedulerError, header, task_id};
+use redrive_scheduler::{RetryMessage, Review, ReviewFilter, SchedulerError, header, task_id};
 use redrive_store::{DlqPage, EventId, EventType, Metadata, NewEvent, Routing, SubscriptionName};
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn exhausted(id: &str, queue: &str) -> RetryMessage {
 async fn in_review(world: &World, review: &Review, count: usize) -> Vec<redrive_scheduler::InReview> {
     let began = std::time::Instant::now();
     loop {
-        let list = review.list(DlqPage::default()).await.unwrap();
+        let list = review.list(&ReviewFilter::default(), DlqPage::default()).await.unwrap().tasks;
         if list.len() == count {
             return list;
         }
@@ -172,10 +172,13 @@ async fn pages_continue_after_the_cursor() {
     in_review(&world, &review, 5).await;
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page = review.list(DlqPage { offset: 0, limit: 2, after }).await.unwrap();
-        let Some(last) = page.last() else { break };
-        after = Some(last.cursor);
-        seen.extend(page.into_iter().map(|task| task.message_id));
+        let page = DlqPage { offset: 0, limit: 2, after };
+        let page = review.list(&ReviewFilter::default(), page).await.unwrap();
+        seen.extend(page.tasks.into_iter().map(|task| task.message_id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
     }
     seen.sort();
     assert_eq!(seen, ["m-0", "m-1", "m-2", "m-3", "m-4"]);

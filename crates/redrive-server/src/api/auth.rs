@@ -1,8 +1,8 @@
 //! Authentication and scopes of requests.
 //!
-//! Without any token on record, a local request may do everything: one from a loopback address, to a loopback name, that no proxy has
-//! forwarded. Only the first token is left to the command line: a local program must not lock the operator out. As soon as one token is on
-//! record, every request needs a token.
+//! Without any token on record, a local request may do everything: one from a loopback address, to a loopback name, by the server's own
+//! user or root, that no proxy has forwarded. Only the first token is left to the command line: a local program must not lock the operator
+//! out. As soon as one token is on record, every request needs a token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use axum::middleware::Next;
 use axum::response::Response;
 use redrive::store::StoreError;
 
-use super::health::is_health_check;
 use super::http_context::HttpContext;
-use super::origin::is_local;
+use super::origin::local_peer;
+use super::peer::Peer;
 use super::problem::{Code, Problem};
 use crate::bucket::Bucket;
 use crate::tokens::cache::Lookup;
@@ -144,7 +144,7 @@ pub(crate) async fn identify(
             Ok((Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process }, None))
         }
         Ok(Some(secret)) => with_token(&http, &secret).await,
-        Ok(None) => without_token(&http, is_local(&request)).await.map(|caller| (caller, None)),
+        Ok(None) => without_token(&http, local_peer(&request)).await.map(|caller| (caller, None)),
         Err(problem) => Err(problem),
     };
     let (caller, bucket) = match found {
@@ -170,9 +170,7 @@ pub(crate) async fn limit_public(
     next: Next,
 ) -> Result<Response, Problem> {
     let route = request.extensions().get::<MatchedPath>();
-    if !route.is_some_and(|route| is_health_check(route.as_str())) {
-        http.limits.take_anonymous()?;
-    }
+    http.limits.take_public(route.map_or("", MatchedPath::as_str))?;
     Ok(next.run(request).await)
 }
 
@@ -193,16 +191,20 @@ async fn with_token(http: &HttpContext, secret: &str) -> Result<(Caller, Option<
     }
 }
 
-/// A caller without a token.
-async fn without_token(http: &HttpContext, is_local: bool) -> Result<Caller, Problem> {
+/// A caller without a token, with the peer of a request that looks local.
+async fn without_token(http: &HttpContext, local: Option<Peer>) -> Result<Caller, Problem> {
     if !http.tokens.is_empty().await.map_err(unknown_caller)? {
         return Err(token_required());
     }
-    if !is_local {
+    let is_own_user = match local {
+        Some(peer) => peer.is_own_user().await,
+        None => false,
+    };
+    if !is_own_user {
         return Err(Problem::new(
             Code::TokenRequired,
-            "there are no tokens yet, so only a caller on the server's machine may ask, by http://localhost or \
-             http://127.0.0.1: create one there with `redrive tokens create`",
+            "there are no tokens yet, so only the server's own user and root may ask, on the server's machine by http://localhost \
+             or http://127.0.0.1 and without a proxy: create a token there with `redrive tokens create`",
         ));
     }
     Ok(Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process: false })

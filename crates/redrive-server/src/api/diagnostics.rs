@@ -27,7 +27,8 @@ async fn diagnostics(State(api): ApiState, _: MayRead) -> Reply {
     let overdue_before = Timestamp::from_millis(now.as_millis().saturating_sub(OVERDUE_AFTER_MS));
     let found = api.store.waiting(now, overdue_before).await?;
     let waiting = found.subscriptions.into_iter().map(waiting).collect();
-    Ok(reply::ok(&Diagnostics { now: now.into(), overdue: found.overdue, waiting }))
+    let unreadable_endpoints = api.webhooks.unreadable() as u64;
+    Ok(reply::ok(&Diagnostics { now: now.into(), overdue: found.overdue, unreadable_endpoints, waiting }))
 }
 
 fn waiting(of_one: store::WaitingDeliveries) -> WaitingDeliveries {

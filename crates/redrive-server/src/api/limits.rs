@@ -12,12 +12,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::too_many;
 use super::body_memory::BodyMemory;
+use super::health::is_health_check;
 use super::problem::Problem;
 use crate::bucket::Bucket;
 use crate::open_files;
 
 /// Requests per second without a valid token, of all clients together.
 const ANONYMOUS_RATE: u32 = 1000;
+
+/// Requests per second for metrics that need no token.
+const PUBLIC_METRICS_RATE: u32 = 100;
 
 /// Limits of the HTTP server.
 #[derive(Clone, Debug, Args)]
@@ -60,6 +64,8 @@ pub(crate) struct Limits {
     pub requests: Bucket,
     /// Requests without a valid token have a bucket of their own, so that they cost authenticated callers nothing.
     anonymous: Bucket,
+    /// Metrics that need no token have a bucket of their own, so that bad tokens do not end the monitoring.
+    public_metrics: Bucket,
     pub connections: Arc<Connections>,
     /// Timeout of a body.
     pub body_timeout: Duration,
@@ -74,6 +80,7 @@ impl Limits {
             connections: Arc::new(Connections::new(max_connections, max_per_address)),
             requests: Bucket::new(args.rate_limit),
             anonymous: Bucket::new(ANONYMOUS_RATE),
+            public_metrics: Bucket::new(PUBLIC_METRICS_RATE),
             body_timeout: args.body_timeout,
             bodies: BodyMemory::new((args.body_memory as usize) << 20),
         }
@@ -82,6 +89,17 @@ impl Limits {
     /// Counts a request without a valid token.
     pub(crate) fn take_anonymous(&self) -> Result<(), Problem> {
         self.anonymous.take().map_err(|wait| too_many("clients without a valid token ask", wait))
+    }
+
+    /// Counts a request for a route that needs no token. Health checks are not limited.
+    pub(crate) fn take_public(&self, route: &str) -> Result<(), Problem> {
+        match route {
+            _ if is_health_check(route) => Ok(()),
+            "/metrics" => {
+                self.public_metrics.take().map_err(|wait| too_many("public metrics are read", wait))
+            }
+            _ => self.take_anonymous(),
+        }
     }
 }
 
@@ -169,6 +187,18 @@ fn network(peer: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn callers_without_a_valid_token_take_nothing_from_metrics_and_health() {
+        let limits = Limits::new(&LimitArgs::default());
+        while limits.take_anonymous().is_ok() {}
+        for route in ["/metrics", "/healthz", "/readyz"] {
+            assert!(limits.take_public(route).is_ok(), "{route}");
+        }
+        while limits.take_public("/metrics").is_ok() {}
+        while limits.take_public("/openapi.json").is_ok() {}
+        assert!(limits.take_public("/healthz").is_ok(), "health checks are not limited");
+    }
 
     #[tokio::test]
     async fn connections_are_counted_by_address_and_by_ipv6_network() {

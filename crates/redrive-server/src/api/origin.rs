@@ -1,24 +1,22 @@
 //! Origin of a request: this machine, or a page of another site.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use axum::extract::Request;
 use axum::http::{HeaderName, Method, Uri, Version, header};
 
+use super::peer::Peer;
 use super::problem::{Code, Problem};
 
-/// Remote address of the connection, set by the listener.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
-
-/// Whether a request comes from this machine and names it. A web page can resolve its own name to this machine, and a proxy forwards
-/// requests from anywhere: neither is local.
-pub(super) fn is_local(request: &Request) -> bool {
-    let is_near =
-        request.extensions().get::<Peer>().is_some_and(|Peer(peer)| peer.ip().to_canonical().is_loopback());
-    // HTTP/1.0 is what proxies speak by default, and hardly any client.
+/// The peer of a request that comes from this machine, names it, and bears no sign of a proxy; `None` for any other request. A web page
+/// can resolve its own name to this machine, and a proxy forwards requests from anywhere. A proxy that speaks HTTP/1.1 and adds no
+/// header, as nginx does by default since 1.29.7, bears no sign: [`Peer::is_own_user`] recognises it by its user.
+pub(super) fn local_peer(request: &Request) -> Option<Peer> {
+    // HTTP/1.0 is what older proxies speak by default, and hardly any client.
     let is_direct = request.version() >= Version::HTTP_11 && !request.headers().keys().any(is_of_proxy);
-    is_near && is_direct && host(request).is_some_and(|host| is_loopback_name(&host))
+    let names_loopback = host(request).is_some_and(|host| is_loopback_name(&host));
+    let peer = request.extensions().get::<Peer>().filter(|peer| peer.is_loopback());
+    peer.filter(|_| is_direct && names_loopback).cloned()
 }
 
 /// Whether proxies add this header.
@@ -69,6 +67,8 @@ pub(super) fn check_origin(request: &Request) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use axum::body::Body;
 
@@ -80,10 +80,15 @@ mod tests {
         request.body(Body::empty()).unwrap()
     }
 
+    fn peer_of(address: &str) -> Peer {
+        let peer: SocketAddr = address.parse().unwrap();
+        Peer::new(SocketAddr::new(peer.ip(), 8080), peer)
+    }
+
     fn local(peer: &str, headers: &[(&str, &str)]) -> bool {
         let mut request = request("GET", headers);
-        request.extensions_mut().insert(Peer(peer.parse().unwrap()));
-        is_local(&request)
+        request.extensions_mut().insert(peer_of(peer));
+        local_peer(&request).is_some()
     }
 
     #[test]
@@ -115,10 +120,10 @@ mod tests {
             assert!(!local("127.0.0.1:5000", &[("host", "localhost"), (name, "10.0.0.7")]), "{name}");
         }
         let mut by_nginx = request("GET", &[("host", "localhost:8080"), ("connection", "close")]);
-        by_nginx.extensions_mut().insert(Peer("127.0.0.1:5000".parse().unwrap()));
-        assert!(is_local(&by_nginx));
+        by_nginx.extensions_mut().insert(peer_of("127.0.0.1:5000"));
+        assert!(local_peer(&by_nginx).is_some());
         *by_nginx.version_mut() = Version::HTTP_10;
-        assert!(!is_local(&by_nginx), "HTTP/1.0");
+        assert!(local_peer(&by_nginx).is_none(), "HTTP/1.0");
     }
 
     #[test]

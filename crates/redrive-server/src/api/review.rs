@@ -9,7 +9,7 @@ use redrive::dlq::DlqPage;
 use redrive_api::page::{Page, PageQuery};
 use redrive_api::review::{
     DecidedMessage, DiscardMessage, ManualDecision, MessagePayload, ReleaseMessage, ReviewDecision,
-    ReviewSummary, ReviewTask, TaskHistory, UnreadableTask,
+    ReviewFilter, ReviewSummary, ReviewTask, TaskHistory, UnreadableTask,
 };
 use redrive_api::time::Time;
 use redrive_scheduler::{ByHand, HistoryEntry, InReview, Payload, Review, SchedulerError, TaskDetail};
@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::auth::{MayAdmin, MayRead};
-use super::body::{MaybeJson, Named, Query};
+use super::body::{Listed, MaybeJson, Named};
 use super::events::attempt;
 use super::http_context::ServiceState;
 use super::problem::{Code, Problem};
@@ -62,12 +62,33 @@ impl From<SchedulerError> for Problem {
 
 /// List the messages in review, newest first
 #[utoipa::path(get, path = "/v1/review", operation_id = "list_review", tag = "review", security(("token" = ["read"])),
-    params(PageQuery), responses((status = 200, body = Page<ReviewSummary>)))]
-async fn list(ReviewQueue(review): ReviewQueue, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
-    let limit = page::limit(&query)?;
-    let after = page::dlq_cursor(query.after.as_deref())?;
-    let found = review.list(DlqPage { offset: 0, limit: limit + 1, after }).await?;
-    Ok(reply::ok(&page::page(found, limit, |task| task.cursor.to_string(), summary)))
+    params(ReviewFilter, PageQuery), responses((status = 200, body = Page<ReviewSummary>)))]
+async fn list(
+    ReviewQueue(review): ReviewQueue,
+    _: MayRead,
+    Listed(filter, query): Listed<ReviewFilter>,
+) -> Reply {
+    let (limit, after) = (page::limit(&query)?, page::dlq_cursor(query.after.as_deref())?);
+    let found = review.list(&into_filter(filter)?, DlqPage { offset: 0, limit, after }).await?;
+    let next = found.next.map(|cursor| cursor.to_string());
+    Ok(reply::ok(&Page { data: found.tasks.into_iter().map(summary).collect(), next }))
+}
+
+/// Longest name of a queue in bytes, and longest text to search for in characters.
+const MAX_QUEUE_BYTES: usize = 255;
+const MAX_TEXT_CHARS: usize = 1000;
+
+/// Converts a filter of the API into that of the scheduler.
+fn into_filter(filter: ReviewFilter) -> Result<redrive_scheduler::ReviewFilter, Problem> {
+    let ReviewFilter { from, error, since, until } = filter;
+    if from.as_ref().is_some_and(|queue| queue.len() > MAX_QUEUE_BYTES) {
+        return Err(Problem::invalid(format!("from has at most {MAX_QUEUE_BYTES} bytes")));
+    }
+    if error.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
+        return Err(Problem::invalid(format!("error has at most {MAX_TEXT_CHARS} characters")));
+    }
+    let (since, until) = (since.map(|at| at.0), until.map(|at| at.0));
+    Ok(redrive_scheduler::ReviewFilter { queue: from, error, since, until })
 }
 
 /// Show one failed message with its history, in review or not

@@ -78,7 +78,7 @@ fn totals(metrics: &Metrics) -> [Family; 10] {
         ),
         (
             "redrive_scheduler_copies_total",
-            "Redelivered messages that had already been republished, and were republished once more for safety.",
+            "Failures stored as a copy: redelivered after they had been republished, or the id of their task was taken.",
             metrics.copies,
         ),
         (

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 pub use self::args::SchedulerArgs;
 use self::service::Service;
 use crate::api::http_context::HttpContext;
+use crate::api::peer::OWN_USERS;
 use crate::database;
 use crate::failure::Failure;
 use crate::open_files;
@@ -76,7 +77,7 @@ async fn serve(
     if !has_tokens && !args.listen().ip().to_canonical().is_loopback() {
         tracing::warn!(
             target: "redrive::scheduler",
-            "there are no tokens: only this machine can list and decide reviews by HTTP; create one with `redrive tokens create \
+            "there are no tokens: only local clients of {OWN_USERS} can list and decide reviews by HTTP; create one with `redrive tokens create \
              --name admin --scope admin{}`",
             db.flag()
         );

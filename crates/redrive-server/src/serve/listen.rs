@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::connection::WriteTimeout;
-use crate::api::origin::Peer;
+use crate::api::peer::Peer;
 use crate::api::{Connections, LimitArgs};
 
 /// Read buffer of a connection. A request head of 60 KiB is accepted and one of 200 KiB refused.
@@ -105,11 +105,13 @@ impl Server {
             return;
         };
         let _ = stream.set_nodelay(true); // only affects latency
+        let Ok(local) = stream.local_addr() else { return }; // closed already
+        let from = Peer::new(local, peer);
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let mut router = router.clone();
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(Peer(peer));
+            request.extensions_mut().insert(from.clone());
             async move { router.call(request).await }
         });
         let stream = TokioIo::new(WriteTimeout::new(stream, self.write_timeout));

@@ -31,6 +31,7 @@ use self::log::{LogFormat, LogRetries};
 use self::secret_key::SecretKeyArgs;
 use self::sending::SendingArgs;
 use crate::api::http_context::HttpContext;
+use crate::api::peer::OWN_USERS;
 use crate::api::{self, Api, LimitArgs};
 use crate::database::{DatabaseArgs, Opened};
 use crate::failure::Failure;
@@ -44,8 +45,8 @@ Examples:
   redrive serve --db postgres://anna@host/shop --listen 0.0.0.0:8080
   curl -X POST localhost:8080/v1/events -H 'content-type: application/json' -d '{\"type\": \"order.created\", \"payload\": {\"order\": 7}}'
 
-Without tokens, every process on this machine has full access, and other machines have none. As soon as `redrive tokens create` \
-has created a token, every request needs one. SIGTERM and SIGINT stop the server after it has finished the work in flight.";
+Without tokens, local clients of the server's own user and of root have full access, and everybody else has none. As soon as \
+`redrive tokens create` has created a token, every request needs one. SIGTERM and SIGINT stop the server after it has finished the work in flight.";
 
 /// Serve the HTTP API and deliver the published events
 #[derive(Debug, Args)]
@@ -125,7 +126,8 @@ impl Serve {
         if !has_tokens {
             tracing::warn!(
                 target: "redrive::serve",
-                "there are no tokens: every process on this machine has full access; create one with `redrive tokens create`"
+                "there are no tokens: local clients of {OWN_USERS} have full access; create one with `redrive tokens create`, and do so \
+                 before a proxy forwards requests to this server"
             );
         }
         writeln!(out, "redrive listens on http://{address} (database {db})")?;

@@ -34,6 +34,14 @@ impl SecretKeyArgs {
         self.file(db).filter(|path| !path.exists())
     }
 
+    /// Fails if there is a key and it cannot be used; creates none.
+    pub fn check(&self, db: &Database) -> Result<(), Failure> {
+        match self.missing(db) {
+            Some(_) => Ok(()),
+            None => self.vault(db).map(drop),
+        }
+    }
+
     /// Copies the key file to where commands on the database file `copy` look for it, readable by this user only, and returns the
     /// path. Does not overwrite a file.
     pub fn copy_beside(&self, db: &Database, copy: &Path) -> Result<PathBuf, Failure> {

@@ -13,12 +13,12 @@ use crate::query::Depth;
 use crate::store::{BacklogClaimed, BacklogRequest, Finished, Store};
 use crate::work::{Settlement, Verdict};
 
-fn to_backlog(when: i64) -> Settlement {
+pub(super) fn to_backlog(when: i64) -> Settlement {
     Settlement { verdict: Verdict::Defer(Due::Backlog), ..done(when) }
 }
 
 /// Claims from the backlog of one subscription and returns the number of claims.
-async fn claim_backlog(store: &dyn Store, whose: &str, limit: usize, now: i64) -> usize {
+pub(super) async fn claim_backlog(store: &dyn Store, whose: &str, limit: usize, now: i64) -> usize {
     let requests = vec![BacklogRequest { name: name(whose), limit }];
     store.claim_backlog(requests, at(now)).await.unwrap().iter().map(|answer| answer.claimed).sum()
 }

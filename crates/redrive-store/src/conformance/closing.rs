@@ -32,7 +32,7 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     let subscription =
         SubscriptionRow { id: "id".into(), name: name("billing"), event_type: "*".into(), created_at: at(1) };
     assert_closed("register", store.register(subscription).await);
-    assert_closed("unregister", store.unregister(name("billing")).await);
+    assert_closed("unregister", store.unregister(name("billing"), at(100)).await);
     assert_closed("subscriptions", store.subscriptions().await);
     assert_closed("event", store.event(id).await);
     assert_closed("events", store.events(EventFilter::default(), EventPage::default()).await);

@@ -196,6 +196,8 @@ macro_rules! __for_every_store {
                 concurrent_registrations_make_one_record
                 unregistering_returns_whether_the_subscription_existed
                 open_deliveries_of_an_unregistered_subscription_stay
+                the_backlog_of_an_unregistered_subscription_is_due
+                maintenance_makes_the_backlog_of_an_unregistered_subscription_due
             }
             reading {
                 an_unknown_event_is_not_found

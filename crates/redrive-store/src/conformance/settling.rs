@@ -10,7 +10,7 @@ use super::scene::{
     Worker, append, at, dead, defer, depth, detail, done, event, failure, name, retry, settle,
 };
 use crate::event::EventStatus;
-use crate::query::{AttemptRow, Depth, EventPage, RawJson};
+use crate::query::{AttemptFilter, AttemptRow, Depth, EventPage, RawJson};
 use crate::store::{Finished, Store};
 use crate::work::{FailedAttempt, Settlement, SucceededAttempt, Verdict};
 
@@ -77,7 +77,8 @@ pub(super) async fn the_attempts_of_one_subscription_are_listed_newest_first(sto
         settle(store.as_ref(), claimed, dead(n, DeadReason::Permanent, &format!("no {n}"))).await;
         ids.push(id);
     }
-    let of = |after, limit| store.attempts_of(name("shipping"), EventPage { limit, after });
+    let (any, failed) = (AttemptFilter::default(), AttemptFilter { failed: true });
+    let of = |after, limit| store.attempts_of(name("shipping"), any, EventPage { limit, after });
     let all = of(None, 10).await.unwrap();
     let shown: Vec<_> = all.iter().map(|one| (one.event_id, one.attempt.error.clone())).collect();
     let expected: Vec<_> = (1..=5).rev().map(|n| (ids[n - 1], format!("no {n}"))).collect();
@@ -85,7 +86,19 @@ pub(super) async fn the_attempts_of_one_subscription_are_listed_newest_first(sto
     let first = of(None, 2).await.unwrap();
     let rest = of(first.last().map(|one| one.cursor), 10).await.unwrap();
     assert_eq!([first, rest].concat(), all);
-    assert!(store.attempts_of(name("unknown"), EventPage::default()).await.unwrap().is_empty());
+    assert!(store.attempts_of(name("unknown"), any, EventPage::default()).await.unwrap().is_empty());
+    let (_, claimed) = worker.start(store.as_ref(), event(6)).await;
+    let success = SucceededAttempt {
+        subscription: name("shipping"),
+        started_at: at(6),
+        duration_ms: 7,
+        detail: "{}".to_owned(),
+    };
+    settle(store.as_ref(), claimed, Settlement { succeeded: vec![success], ..done(6) }).await;
+    assert_eq!(of(None, 10).await.unwrap().len(), 6);
+    let page = EventPage { limit: 2, after: None };
+    let failures = store.attempts_of(name("shipping"), failed, page).await.unwrap();
+    assert_eq!(failures, all[..2], "without the success");
 }
 
 pub(super) async fn done_is_recorded_in_every_column(store: &Arc<dyn Store>) {

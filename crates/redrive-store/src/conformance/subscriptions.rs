@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::scene::{Worker, at, done, event, name, settle, split_off, subscription_of};
+use super::backlog::{claim_backlog, to_backlog};
+use super::scene::{Worker, append, at, done, event, name, settle, split_off, subscription_of, to_each};
 use crate::query::SubscriptionRow;
 use crate::store::Store;
 
@@ -49,15 +50,15 @@ pub(super) async fn concurrent_registrations_make_one_record(store: &Arc<dyn Sto
             task.await.unwrap().unwrap();
         }
         assert_eq!(on_record(store.as_ref()).await, [billing]);
-        assert!(store.unregister(name("billing")).await.unwrap());
+        assert!(store.unregister(name("billing"), at(50)).await.unwrap());
     }
 }
 
 pub(super) async fn unregistering_returns_whether_the_subscription_existed(store: &Arc<dyn Store>) {
     store.register(subscription("id-1", "billing", "order.*", 1)).await.unwrap();
-    assert!(!store.unregister(name("shipping")).await.unwrap());
-    assert!(store.unregister(name("billing")).await.unwrap());
-    assert!(!store.unregister(name("billing")).await.unwrap());
+    assert!(!store.unregister(name("shipping"), at(50)).await.unwrap());
+    assert!(store.unregister(name("billing"), at(50)).await.unwrap());
+    assert!(!store.unregister(name("billing"), at(50)).await.unwrap());
     assert!(on_record(store.as_ref()).await.is_empty());
     store.register(subscription("id-2", "billing", "*", 5)).await.unwrap();
     assert_eq!(on_record(store.as_ref()).await, [subscription("id-2", "billing", "*", 5)], "a new record");
@@ -68,6 +69,45 @@ pub(super) async fn open_deliveries_of_an_unregistered_subscription_stay(store: 
     store.register(subscription("id-1", "billing", "order.*", 1)).await.unwrap();
     let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, split_off(done(10), &[("billing", 100)])).await;
-    assert!(store.unregister(name("billing")).await.unwrap());
+    assert!(store.unregister(name("billing"), at(50)).await.unwrap());
     assert_eq!(subscription_of(&worker.claim_only(store.as_ref(), 100).await), Some("billing"));
+}
+
+pub(super) async fn the_backlog_of_an_unregistered_subscription_is_due(store: &Arc<dyn Store>) {
+    for whose in ["billing", "shipping"] {
+        store.register(subscription(whose, whose, "order.*", 1)).await.unwrap();
+    }
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    append(store.as_ref(), vec![to_each(1, &["billing", "shipping"]), to_each(2, &["billing"])]).await;
+    for claimed in worker.handed_over() {
+        settle(store.as_ref(), claimed, to_backlog(5)).await;
+    }
+    store.due_hint().set(None);
+    assert!(store.unregister(name("billing"), at(50)).await.unwrap());
+    assert!(store.due_hint().next().is_some_and(|due| due <= at(50)), "the dispatcher is woken");
+    let claims = worker.claim(store.as_ref(), 50).await;
+    assert_eq!(claims.iter().map(subscription_of).collect::<Vec<_>>(), [Some("billing"); 2]);
+    assert!(claims.iter().all(|claimed| claimed.attempt == 1), "nothing is charged");
+    assert_eq!(claim_backlog(store.as_ref(), "shipping", 10, 50).await, 1, "another one keeps its backlog");
+}
+
+pub(super) async fn maintenance_makes_the_backlog_of_an_unregistered_subscription_due(
+    store: &Arc<dyn Store>,
+) {
+    store.register(subscription("id-1", "shipping", "order.*", 1)).await.unwrap();
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    append(store.as_ref(), vec![to_each(1, &["billing", "shipping"]), to_each(2, &["archive", "billing"])])
+        .await;
+    // Their settlements arrive after the subscriptions were removed.
+    for claimed in worker.handed_over() {
+        settle(store.as_ref(), claimed, to_backlog(5)).await;
+    }
+    store.due_hint().set(None);
+    store.maintain(at(50), None).await.unwrap();
+    assert!(store.due_hint().next().is_some_and(|due| due <= at(50)), "the dispatcher is woken");
+    let claims = worker.claim(store.as_ref(), 50).await;
+    let mut names: Vec<_> = claims.iter().map(subscription_of).collect();
+    names.sort_unstable();
+    assert_eq!(names, [Some("archive"), Some("billing"), Some("billing")]);
+    assert_eq!(claim_backlog(store.as_ref(), "shipping", 10, 50).await, 1, "one on record keeps its backlog");
 }

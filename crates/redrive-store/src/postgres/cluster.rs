@@ -29,6 +29,34 @@ const CHANGE_PATTERN: &str =
 
 const UNREGISTER: &str = "DELETE FROM redrive.subscriptions WHERE name = $1 RETURNING 1";
 
+/// Makes the backlog of one subscription due, unless a living process has registered it. The literal is that of the index.
+const RELEASE_BACKLOG: &str = "
+    WITH released AS (
+      UPDATE redrive.delivery SET due_at = $2, updated_at = $2,
+        ready_at = CASE WHEN status = -1 THEN -1 ELSE greatest($2, 0) END
+      WHERE ready_at = 9000000000000000 AND subscription = $1 AND NOT EXISTS (
+        SELECT 1 FROM redrive.subscriber s JOIN redrive.process p ON p.boot = s.boot WHERE s.name = $1) RETURNING 1)
+    SELECT count(*) FROM released";
+
+/// Makes the backlogs of removed subscriptions due: those that are not on record, and that no living process has registered. Reads
+/// one entry of the index for each other subscription, however long its backlog is.
+pub(super) const RELEASE_REMOVED: &str = "
+    WITH RECURSIVE backlog AS (
+      SELECT min(subscription) AS name FROM redrive.delivery WHERE ready_at = 9000000000000000
+      UNION ALL
+      SELECT (SELECT min(d.subscription) FROM redrive.delivery d
+              WHERE d.ready_at = 9000000000000000 AND d.subscription > backlog.name)
+      FROM backlog WHERE name IS NOT NULL),
+    removed AS MATERIALIZED (
+      SELECT name FROM backlog WHERE NOT EXISTS (SELECT 1 FROM redrive.subscriptions r WHERE r.name = backlog.name)
+      AND NOT EXISTS (
+        SELECT 1 FROM redrive.subscriber s JOIN redrive.process p ON p.boot = s.boot WHERE s.name = backlog.name)),
+    released AS (
+      UPDATE redrive.delivery d SET due_at = $1, updated_at = $1,
+        ready_at = CASE WHEN d.status = -1 THEN -1 ELSE greatest($1, 0) END
+      FROM removed WHERE d.ready_at = 9000000000000000 AND d.subscription = removed.name RETURNING 1)
+    SELECT count(*) FROM released";
+
 const LIST: &str = "SELECT id, name, event_type, created_at FROM redrive.subscriptions ORDER BY key";
 
 /// Stores the counts of this process, and reads those of other processes: one round trip for all circuits.
@@ -102,19 +130,29 @@ impl Cluster for PostgresStore {
         })
     }
 
-    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
+    fn unregister(&self, name: SubscriptionName, now: Timestamp) -> StoreFuture<'_, bool> {
         let boot = self.shared.boot;
         Box::pin(async move {
             let removed = self.read(async move |session| {
-                session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name.as_str()]).await?;
-                let was_on_record = session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some();
+                let name = name.as_str();
+                let removal = session.transaction(async {
+                    session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name]).await?;
+                    let released = session.count(RELEASE_BACKLOG, &[&name, &now.as_millis()]).await?;
+                    let was_on_record = session.query_first(UNREGISTER, &[&name]).await?.is_some();
+                    Ok::<_, StoreError>((was_on_record, released))
+                });
+                let (was_on_record, released) = removal.await?;
                 if !was_on_record {
                     session.barrier().await?; // an earlier call, whose answer was lost, may have removed it
                 }
-                Ok(was_on_record)
+                Ok((was_on_record, released))
             });
-            let was_on_record = removed.await?;
-            remote_subscriptions::forget_absent(&self.shared).await;
+            let (was_on_record, released) = removed.await?;
+            remote_subscriptions::forget(&self.shared).await;
+            if released > 0 {
+                self.shared.note_due(now);
+                self.shared.notify_requested.notify_one();
+            }
             Ok(was_on_record)
         })
     }

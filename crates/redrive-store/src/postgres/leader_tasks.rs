@@ -117,7 +117,8 @@ async fn run_tasks(shared: &Shared, now: Timestamp, retention: Option<Duration>)
     Ok(false)
 }
 
-/// Deletes expired idempotency keys, stale reports and events past their retention. Returns whether there are more.
+/// Deletes expired idempotency keys, stale reports and events past their retention, and makes the backlogs of removed subscriptions
+/// due. Returns whether there is more to delete.
 async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) -> Result<bool, StoreError> {
     let session = shared.pool.get().await?;
     let (abandoned_after, limit) = (idempotency::abandoned_after(), i64::from(CLEANUP_BATCH_ROWS));
@@ -126,6 +127,11 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     let mut most = reaped.unwrap_or(0);
     for prune in cluster::PRUNE_REPORTS {
         leader::as_leader(shared, &session, prune, &[]).await?;
+    }
+    let released = leader::as_leader(shared, &session, cluster::RELEASE_REMOVED, &[&now.as_millis()]).await?;
+    if released.is_some_and(|found| found.iter().any(|row| rows::count(row, 0) > 0)) {
+        shared.note_due(now);
+        shared.notify_requested.notify_one();
     }
     if let Some(retention) = retention {
         let (before, after) = (retention_cutoff(now, retention), lock(&shared.leader_tasks.next).clean_after);

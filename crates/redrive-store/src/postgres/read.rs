@@ -8,7 +8,7 @@ use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, EventStatus, SubscriptionName};
-use crate::query::{DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
+use crate::query::{AttemptFilter, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 use crate::sql::payload::Payload;
 
 /// Selects events with the errors of all failed attempts since the last redrive, of the event and of its deliveries.
@@ -42,15 +42,16 @@ const ATTEMPTS_OF: &str = "
     SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error, a.record,
            a.detail
     FROM redrive.attempt a JOIN redrive.event e ON e.key = a.event_key
-    WHERE a.subscription = $1 AND a.key < $2 ORDER BY a.key DESC LIMIT $3";
+    WHERE a.subscription = $1 AND a.key < $2 AND (NOT $3 OR a.class <> 'null') ORDER BY a.key DESC LIMIT $4";
 
 pub(super) async fn attempts_of(
     session: &Session,
     name: &SubscriptionName,
+    filter: AttemptFilter,
     page: EventPage,
 ) -> Result<Vec<SubscriptionAttempt>, StoreError> {
     let (after, limit) = (page.after.unwrap_or(i64::MAX), i64::from(page.limit));
-    let found = session.query(ATTEMPTS_OF, &[&name.as_str(), &after, &limit]).await?;
+    let found = session.query(ATTEMPTS_OF, &[&name.as_str(), &after, &filter.failed, &limit]).await?;
     let one = |row: &Row| SubscriptionAttempt {
         cursor: row.get(0),
         event_id: rows::event_id(row, 1),

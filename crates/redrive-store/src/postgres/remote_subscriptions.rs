@@ -103,9 +103,10 @@ pub(super) async fn absent(shared: &Shared) -> Result<Arc<[RemoteSubscription]>,
     Ok(absent)
 }
 
-/// Reads the absent subscriptions again at the next call, because this process has removed one.
-pub(super) async fn forget_absent(shared: &Shared) {
+/// Reads remote and absent subscriptions again at the next call, because this process has removed one.
+pub(super) async fn forget(shared: &Shared) {
     *shared.remote_subscriptions.absent.lock().await = None;
+    *lock(&shared.remote_subscriptions.cached) = None;
 }
 
 fn subscription(row: &Row) -> RemoteSubscription {

@@ -33,7 +33,9 @@ const ADD_DELIVERY: &str = "
 
 const DELETE_DEAD_LETTER: &str = "DELETE FROM redrive.dead_letter WHERE event_key = $1 AND subscription = $2";
 
-const REOPEN_EVENT: &str = "UPDATE redrive.event SET status = 6, updated_at = $2 WHERE key = $1";
+/// An event with other open deliveries stays in processing.
+const REOPEN_EVENT: &str =
+    "UPDATE redrive.event SET status = CASE status WHEN 5 THEN 5 ELSE 6 END, updated_at = $2 WHERE key = $1";
 
 /// Locks an event until the open transaction ends. Returns its key and status.
 pub(super) async fn lock(session: &Session, id: EventId) -> Result<(i64, i16), StoreError> {

@@ -133,9 +133,8 @@ impl Session {
     pub(super) async fn query(&self, text: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>, Error> {
         let warnings = self.warnings();
         let rows = self.run(text, values).await?;
-        if !self.in_transaction.load(Ordering::Acquire) {
-            self.barrier_after_warning(warnings).await?;
-        }
+        // Also while a transaction is open: it may be a pipelined one of another command, behind whose commit the barrier is sent.
+        self.barrier_after_warning(warnings).await?;
         Ok(rows)
     }
 

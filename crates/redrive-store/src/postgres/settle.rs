@@ -35,7 +35,8 @@ const DONE: &str = "
     AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
     RETURNING e.key, e.token";
 
-/// Locks the events of the settled deliveries in key order, so that the settlement of the last delivery sees all the others.
+/// Locks the events of the settled deliveries in key order, so that the settlement of the last delivery sees all the others. A batch
+/// that finishes no delivery leaves them open and needs no lock.
 const LOCK_EVENTS: &str =
     "SELECT key FROM redrive.event WHERE key = ANY($1::bigint[]) ORDER BY key FOR NO KEY UPDATE";
 
@@ -175,7 +176,8 @@ pub(super) async fn settle(session: &Session, ends: &[Ended<'_>]) -> Result<Vec<
     let step =
         |has_rows: bool, statement: &'static str, values| Step { session, has_rows, statement, values };
     let done = step(steps[0], &SETTLE_DONE, &success_values);
-    let lock = step(!finishing.locked.is_empty(), LOCK_EVENTS, &lock_values);
+    let finishes_deliveries = !finishing.keys.is_empty() && !finishing.locked.is_empty();
+    let lock = step(finishes_deliveries, LOCK_EVENTS, &lock_values);
     let settle_events = step(steps[1], &SETTLE_EVENTS, &event_values);
     let settle_deliveries = step(steps[2], &SETTLE_DELIVERIES, &delivery_values);
     let finish = step(steps[3], FINISH, &finish_values);

@@ -15,8 +15,8 @@ use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
-    AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
-    WaitingWork,
+    AttemptFilter, AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
+    SubscriptionAttempt, WaitingWork,
 };
 use crate::store::{
     Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
@@ -99,9 +99,10 @@ impl EventStore for PostgresStore {
     fn attempts_of(
         &self,
         name: SubscriptionName,
+        filter: AttemptFilter,
         page: EventPage,
     ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
-        Box::pin(self.read(async move |session| read::attempts_of(session, &name, page).await))
+        Box::pin(self.read(async move |session| read::attempts_of(session, &name, filter, page).await))
     }
 
     fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>> {

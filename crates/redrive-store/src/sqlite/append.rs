@@ -91,8 +91,9 @@ pub(super) fn append_each(
     let mut next_key = None;
     for chunk in chunks(rows) {
         let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, pending)).collect();
-        let is_single = |row: &&Row| row.is_scheduled || row.is_retry_task();
-        let is_group = chunk.len() > 1 && !chunk.iter().any(is_single) && !is_rolled_back(connection);
+        let is_group = chunk.len() > 1
+            && !chunk.iter().any(|row| needs_more_statements(row))
+            && !is_rolled_back(connection);
         let mut failure = None;
         match is_group.then(|| insert_rows_at(connection, &placed, &mut next_key)) {
             Some(Ok(Some(first))) => {
@@ -113,11 +114,22 @@ pub(super) fn append_each(
         next_key = None;
         for placed in placed {
             answers.push(unless_rolled_back(connection, &mut failure, || {
-                append_one(connection, placed, pending)
+                if needs_more_statements(placed.row) {
+                    // All of its statements or none: the other events of the batch are committed anyway.
+                    pending
+                        .savepoint(connection, |connection, pending| append_one(connection, placed, pending))
+                } else {
+                    append_one(connection, placed, pending)
+                }
             }));
         }
     }
     answers
+}
+
+/// Returns whether an event takes further statements after its insert.
+fn needs_more_statements(row: &Row) -> bool {
+    row.is_scheduled || row.is_retry_task()
 }
 
 /// Splits rows into chunks for as few statements as possible.

@@ -2,9 +2,11 @@
 //!
 //! Callers queue a line and do not wait: it becomes durable with one of the next synced commits.
 
+use std::sync::Arc;
+
 use redrive_retry::Timestamp;
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use serde::Serialize;
 
 use super::{SqliteStore, rows};
@@ -44,15 +46,17 @@ impl SqliteStore {
     }
 
     fn queue_line(&self, value: &impl Serialize) -> Result<(), AuditError> {
-        let line = audit::line(value)?;
-        let at = self.clock.now().as_millis();
-        let queued = self.writer.run_detached(move |connection| {
-            connection
-                .prepare_cached("INSERT INTO audit (at, line) VALUES (?1, ?2)")?
-                .execute(params![at, line])?;
+        let line: Arc<str> = audit::line(value)?.into();
+        let (at, written) = (self.clock.now().as_millis(), Arc::clone(&line));
+        let write = move |connection: &Connection| {
+            let mut insert = connection.prepare_cached("INSERT INTO audit (at, line) VALUES (?1, ?2)")?;
+            insert.execute(params![at, written])?;
             Ok(())
-        });
-        queued.map_err(audit::not_queued)
+        };
+        let lost = move |error| {
+            tracing::error!(target: "redrive::audit", line = &*line, %error, "an audit line is not in the database");
+        };
+        self.writer.run_detached(write, lost).map_err(audit::not_queued)
     }
 }
 

@@ -33,10 +33,8 @@ impl Command {
     ) -> Self {
         let work: Work = Box::new(move |transaction| match transaction {
             Ok((connection, pending)) => {
-                let claimed_before = pending.claimed.len();
-                let result = savepoint(connection, |connection| work(connection, pending));
+                let result = pending.savepoint(connection, work);
                 if let Err(error) = &result {
-                    pending.claimed.truncate(claimed_before);
                     pending.note_failure(error);
                 }
                 Some(Box::new(move |outcome| answer(reply, result, outcome)))
@@ -47,6 +45,31 @@ impl Command {
             }
         });
         Command::Run { work, sync }
+    }
+
+    /// Makes a command that runs a closure in a savepoint, for no caller. If its changes are not committed, `lost` gets the reason.
+    pub(super) fn detached(
+        work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
+        lost: impl FnOnce(StoreError) + Send + 'static,
+    ) -> Self {
+        let work: Work = Box::new(move |transaction| match transaction {
+            Ok((connection, pending)) => {
+                let result = savepoint(connection, work);
+                if let Err(error) = &result {
+                    pending.note_failure(error);
+                }
+                Some(Box::new(move |outcome| {
+                    if let Err(error) = outcome.map_err(BatchFailure::to_error).and(result) {
+                        lost(error);
+                    }
+                }))
+            }
+            Err(failure) => {
+                lost(failure.to_error());
+                None
+            }
+        });
+        Command::Run { work, sync: false }
     }
 
     /// Returns whether the reply promises that the change is on stable storage.
@@ -168,6 +191,20 @@ impl Pending {
                 sink.send(claimed);
             }
         }
+    }
+
+    /// Runs a closure in a savepoint. If it fails, its changes and its claims are undone.
+    pub(super) fn savepoint<T>(
+        &mut self,
+        connection: &Connection,
+        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let claimed_before = self.claimed.len();
+        let result = savepoint(connection, |connection| work(connection, self));
+        if result.is_err() {
+            self.claimed.truncate(claimed_before);
+        }
+        result
     }
 
     /// Records the failure of one command, if SQLite itself failed.
@@ -337,10 +374,16 @@ pub(super) fn unless_rolled_back<T>(
 }
 
 /// Runs a closure in a savepoint: if it fails, only its own changes are rolled back.
+///
+/// Fails without a transaction, which SQLite has rolled back then: the savepoint would begin one and commit it. The reply of the batch
+/// names the reason.
 pub(super) fn savepoint<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
+    if is_rolled_back(connection) {
+        return Err(StoreError::DiskFull);
+    }
     connection.prepare_cached("SAVEPOINT command")?.execute([])?;
     match work(connection) {
         Ok(value) => {

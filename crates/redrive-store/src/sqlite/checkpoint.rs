@@ -6,7 +6,8 @@
 //! the same time slow each other down.
 //!
 //! A checkpoint syncs the log before it copies from it. If that sync fails, the kernel may have dropped commits that were not synced
-//! before, and a gap in the log hides every later commit. So the store refuses all later writes, as after a failed commit.
+//! before, and a gap in the log hides every later commit. So the store refuses all later writes, as after a failed commit. The next store
+//! copies the log that it finds before it writes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ffi};
 
 use super::batch::BatchFailure;
@@ -44,8 +46,9 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Replaces the automatic checkpoints of the writing connection.
-    pub(super) fn start(path: &Path, writer: &mut Connection) -> Result<Self, StoreError> {
+    /// Copies the log that is found, and replaces the automatic checkpoints of the writing connection.
+    pub(super) fn start(path: &Path, writer: &mut Connection, is_owner: bool) -> Result<Self, StoreError> {
+        copy_found_log(writer, is_owner).map_err(|error| schema::explain(path, error))?;
         let connection = schema::open_checkpointer(path)?;
         let pages = Arc::<AtomicI32>::default();
         let length = Arc::clone(&pages);
@@ -135,23 +138,46 @@ fn run(connection: &Connection, wakes: &Receiver<()>, failed: &OnceLock<BatchFai
 }
 
 /// Copies as much of the log as possible without waiting. The rest stays safe in the log until the next time.
+const COPY_PASSIVELY: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+
+/// Copies the whole log and truncates it. Pages that another reader needs stay in the log.
+const COPY_ALL: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
+
 fn copy_passively(connection: &Connection) -> Result<(), BatchFailure> {
-    checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+    checkpoint(connection, COPY_PASSIVELY).map_err(|error| BatchFailure::of(&error))
 }
 
-/// Copies the whole log and truncates it, before the file is closed. Pages that another reader needs stay in the log.
+/// Copies the whole log before the file is closed.
 pub(super) fn finish(connection: &Connection) -> Result<(), BatchFailure> {
-    checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+    checkpoint(connection, COPY_ALL).map_err(|error| BatchFailure::of(&error))
 }
 
-fn checkpoint(connection: &Connection, statement: &str) -> Result<(), BatchFailure> {
+/// Brings the log that is found at open to stable storage, before anything in it is acknowledged and before anything is appended.
+///
+/// - A process that was killed between a write to the log and its sync leaves a commit that is only in memory of the kernel. Recovery finds
+///   it, and a repeated publish is a duplicate, whose commit syncs nothing.
+/// - After a failed sync the kernel counts the pages as written. No later sync writes them, and after a power loss the log ends there, with
+///   every later commit behind the gap.
+///
+/// A checkpoint mends both: it syncs the log, writes the pages that recovery has read from memory into the database file, and syncs that.
+/// The next commit starts a new log. A store that does not own the file leaves the log to the owner, which may be writing.
+fn copy_found_log(writer: &Connection, is_owner: bool) -> rusqlite::Result<()> {
+    let copied = checkpoint(writer, if is_owner { COPY_ALL } else { COPY_PASSIVELY });
+    if copied.is_err() {
+        // Closing would copy from a log whose content is unknown.
+        writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    }
+    copied
+}
+
+fn checkpoint(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
     let result = connection.query_row(statement, [], |row| row.get::<_, i64>(0));
     let Err(error) = result else { return Ok(()) };
     if leaves_log_whole(&error) {
         tracing::warn!(target: "redrive::store", %error, "the write-ahead log could not be checkpointed and grows until it can");
         return Ok(());
     }
-    Err(BatchFailure::of(&error))
+    Err(error)
 }
 
 /// Returns whether only writing to the database file failed, so that the log is still complete.

@@ -224,6 +224,7 @@ impl WorkQueue for SqliteStore {
                 }
             }
             while self.reap_keys(CLEANUP_BATCH_ROWS as usize).await? >= CLEANUP_BATCH_ROWS as usize {}
+            self.release_removed(now).await?;
             Ok(CLEANUP_INTERVAL)
         })
     }

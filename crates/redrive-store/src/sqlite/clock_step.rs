@@ -73,7 +73,12 @@ impl SqliteStore {
         if step_ms.abs() <= MAX_DRIFT_MS {
             // Publishes and settlements that were on the way have been written by now, with times of before the step.
             if self.was_set_back.swap(false, Ordering::AcqRel) {
-                self.writer.run_unsynced(move |connection| rewind(connection, clock.now())).await?;
+                let rewound =
+                    self.writer.run_unsynced(move |connection| rewind(connection, clock.now())).await;
+                if rewound.is_err() {
+                    self.was_set_back.store(true, Ordering::Release); // repeated at the next comparison
+                }
+                rewound?;
                 self.writer.due_hint().pull_forward(Timestamp::EPOCH);
             }
             return Ok(());

@@ -294,7 +294,9 @@ const ADD_DELIVERY: &str = "
 
 const DELETE_DEAD_LETTER: &str = "DELETE FROM dead_letter WHERE event_key = ?1 AND subscription = ?2";
 
-const REOPEN_EVENT: &str = "UPDATE event SET status = 6, updated_at = ?2 WHERE key = ?1";
+/// An event with other open deliveries stays in processing.
+const REOPEN_EVENT: &str =
+    "UPDATE event SET status = CASE status WHEN 5 THEN 5 ELSE 6 END, updated_at = ?2 WHERE key = ?1";
 
 /// Makes a delivery of the event to the subscription due. Earlier errors and attempts stay in `redriven` and `attempt`.
 fn replay(

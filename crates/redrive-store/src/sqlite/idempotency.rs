@@ -146,12 +146,16 @@ impl IdempotencyStore for SqliteStore {
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
         let name = key.as_str().to_owned();
-        // No caller waits for it; if the queue is full, the lease expires.
-        let _ = self.writer.run_detached(move |connection| {
+        let release = move |connection: &Connection| {
             let owner = owner.as_u128().to_be_bytes();
             connection.prepare_cached(RELEASE)?.execute(params![name, owner])?;
             Ok(())
-        });
+        };
+        let lost = |error| {
+            tracing::warn!(target: "redrive::store", %error, "an idempotency key was not released and is blocked until its lease expires");
+        };
+        // No caller waits for it; if the queue is full, the lease expires.
+        let _ = self.writer.run_detached(release, lost);
     }
 }
 

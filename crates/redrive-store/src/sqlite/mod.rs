@@ -129,7 +129,8 @@ impl SqliteStore {
         if let Some(pages) = options.max_pages {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
-        let checkpoint = is_file.then(|| Checkpoint::start(&path, &mut connection)).transpose()?;
+        let checkpoint =
+            is_file.then(|| Checkpoint::start(&path, &mut connection, options.owner)).transpose()?;
         let writer = Writer::start(connection, &options, checkpoint);
         let SqliteOptions { max_payload, clock, .. } = options;
         Ok(SqliteStore {

@@ -10,7 +10,7 @@ use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, EventStatus, NewEvent, SubscriptionName};
 use crate::query::{
-    AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
+    AttemptFilter, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
     SubscriptionAttempt, WaitingWork,
 };
 use crate::sql::payload::Payload;
@@ -32,7 +32,7 @@ const ATTEMPTS: &str = "
 const ATTEMPTS_OF: &str = "
     SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error,
     a.record, a.detail FROM attempt a JOIN event e ON e.key = a.event_key
-    WHERE a.subscription = ?1 AND a.key < ?2 ORDER BY a.key DESC LIMIT ?3";
+    WHERE a.subscription = ?1 AND a.key < ?2 AND (NOT ?3 OR a.class <> 'null') ORDER BY a.key DESC LIMIT ?4";
 
 impl EventStore for SqliteStore {
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
@@ -92,10 +92,11 @@ impl EventStore for SqliteStore {
     fn attempts_of(
         &self,
         name: SubscriptionName,
+        filter: AttemptFilter,
         page: EventPage,
     ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
         Box::pin(self.read(move |connection| {
-            let values = params![name.as_str(), page.after.unwrap_or(i64::MAX), page.limit];
+            let values = params![name.as_str(), page.after.unwrap_or(i64::MAX), filter.failed, page.limit];
             rows::all(connection, ATTEMPTS_OF, values, |row| {
                 Ok(SubscriptionAttempt {
                     cursor: row.get(0)?,

@@ -90,8 +90,7 @@ pub(super) fn settle_bare_successes(
         next.key.row() == one.key.row() + 1 && next.attempt == one.attempt && then.at == settled.at
     };
     for run in claims.chunk_by(is_next) {
-        let is_group = run.len() > 1 && !is_rolled_back(connection);
-        let together = is_group.then(|| settle_run(connection, run));
+        let together = (run.len() > 1).then(|| settle_run(connection, run));
         if let Some(Ok(())) = together {
             answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done())));
             continue;

@@ -1,8 +1,11 @@
-//! Records subscriptions: name and pattern, never the handler.
+//! Records subscriptions: name and pattern, never the handler. The backlog of a removed one becomes due: no limit frees for it any more.
 
-use rusqlite::params;
+use redrive_retry::Timestamp;
+use rusqlite::{Connection, params};
 
+use super::batch::Pending;
 use super::{SqliteStore, rows};
+use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
 use crate::store::{Cluster, StoreFuture};
@@ -11,6 +14,19 @@ use crate::store::{Cluster, StoreFuture};
 const REGISTER: &str = "
     INSERT INTO subscriptions (id, name, event_type, created_at) VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT (name) DO UPDATE SET event_type = excluded.event_type";
+
+/// The literal is that of the index of the backlog.
+const RELEASE_BACKLOG: &str = "
+    UPDATE delivery SET due_at = ?2, updated_at = ?2 WHERE due_at = 9000000000000000 AND subscription = ?1";
+
+/// Reads one entry of the index for each subscription, however long its backlog is.
+const SELECT_REMOVED: &str = "
+    WITH RECURSIVE backlog(name) AS (
+      SELECT min(subscription) FROM delivery WHERE due_at = 9000000000000000
+      UNION ALL
+      SELECT (SELECT min(subscription) FROM delivery WHERE due_at = 9000000000000000 AND subscription > backlog.name)
+      FROM backlog WHERE name IS NOT NULL)
+    SELECT name FROM backlog WHERE name IS NOT NULL AND name NOT IN (SELECT name FROM subscriptions)";
 
 impl Cluster for SqliteStore {
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
@@ -22,8 +38,12 @@ impl Cluster for SqliteStore {
         }))
     }
 
-    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
-        Box::pin(self.writer.run(move |connection| {
+    fn unregister(&self, name: SubscriptionName, now: Timestamp) -> StoreFuture<'_, bool> {
+        Box::pin(self.writer.run_with(true, move |connection, pending| {
+            let released = params![name.as_str(), now.as_millis()];
+            if connection.prepare_cached(RELEASE_BACKLOG)?.execute(released)? > 0 {
+                pending.due(now);
+            }
             let mut delete = connection.prepare_cached("DELETE FROM subscriptions WHERE name = ?1")?;
             Ok(delete.execute([name.as_str()])? > 0)
         }))
@@ -41,5 +61,21 @@ impl Cluster for SqliteStore {
                 })
             })
         }))
+    }
+}
+
+impl SqliteStore {
+    /// Makes the backlogs of subscriptions due that are not on record: a delivery may be deferred while its subscription is removed.
+    pub(super) async fn release_removed(&self, now: Timestamp) -> Result<(), StoreError> {
+        let release = move |connection: &Connection, pending: &mut Pending| {
+            let removed =
+                rows::all(connection, SELECT_REMOVED, [], |row| Ok(rows::text(row, 0)?.into_owned()))?;
+            for name in &removed {
+                connection.prepare_cached(RELEASE_BACKLOG)?.execute(params![name, now.as_millis()])?;
+                pending.due(now);
+            }
+            Ok(())
+        };
+        self.writer.run_with(false, release).await
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::oneshot;
 
 use super::SqliteOptions;
-use super::batch::{BatchFailure, Command, Pending, Reply, Work, refuse, savepoint};
+use super::batch::{BatchFailure, Command, Pending, Reply, refuse};
 use super::checkpoint::Checkpoint;
 use super::group_commit::{CommitLock, Committer, SharedSink};
 use crate::error::StoreError;
@@ -148,22 +148,15 @@ impl Writer {
         self.call(|reply| Command::run(sync, reply, work)).await
     }
 
-    /// Queues a closure for the next transaction without waiting for it. Fails if the queue is full or closed.
+    /// Queues a closure for the next transaction without waiting for it. Fails if the queue is full or closed. Calls `lost` if the changes
+    /// are not committed later.
     pub(super) fn run_detached(
         &self,
         work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
+        lost: impl FnOnce(StoreError) + Send + 'static,
     ) -> Result<(), StoreError> {
-        let work: Work = Box::new(move |transaction| {
-            if let Ok((connection, pending)) = transaction
-                && let Err(error) = savepoint(connection, work)
-            {
-                tracing::error!(target: "redrive::store", %error, "a detached write failed");
-                pending.note_failure(&error);
-            }
-            None
-        });
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
-        sender.try_send(Command::Run { work, sync: false }).map_err(|error| match error {
+        sender.try_send(Command::detached(work, lost)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::Busy,
             mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
         })

@@ -7,7 +7,7 @@ use redrive_api::review::{DecidedMessage, DiscardMessage, ReleaseMessage};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::filter::ReviewFilter;
+use super::filter::FilterArgs;
 use crate::api::{PageArgs, Session};
 use crate::confirm::is_meant;
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ pub(super) struct Selection {
     #[arg(long, requires = "all")]
     yes: bool,
     #[command(flatten)]
-    filter: ReviewFilter,
+    filter: FilterArgs,
 }
 
 /// Decision about the messages.
@@ -62,6 +62,26 @@ impl Verb {
             Verb::Discard { .. } => "discard",
         }
     }
+
+    fn participle(&self) -> &'static str {
+        match self {
+            Verb::Retry { .. } => "republished",
+            Verb::Discard { .. } => "discarded",
+        }
+    }
+
+    /// Says what happens to these messages. The decision is stored; the scheduler republishes them afterwards.
+    fn done(&self, number: u64, messages: &str) -> String {
+        let (go, their, are) =
+            if number == 1 { ("goes", "its queue", "is") } else { ("go", "their queues", "are") };
+        match self {
+            Verb::Retry { queue } => {
+                let queue = queue.as_deref().map_or_else(|| their.to_owned(), format::one_line);
+                format!("{messages} {go} to {queue} again.")
+            }
+            Verb::Discard { .. } => format!("{messages} {are} discarded."),
+        }
+    }
 }
 
 impl Selection {
@@ -76,16 +96,7 @@ impl Selection {
     pub(super) async fn decide(self, verb: &Verb, api: &mut Session<'_>) -> Result<(), Failure> {
         let Some(id) = self.id else { return self.all(verb, api).await };
         let decided = verb.apply(*id.as_uuid(), api).await?;
-        api.print_response(decided, |api, _| {
-            let text = match verb {
-                Verb::Retry { queue } => {
-                    let queue = queue.as_deref().map_or_else(|| "its queue".to_owned(), format::one_line);
-                    format!("{id} goes to {queue} again.")
-                }
-                Verb::Discard { .. } => format!("{id} is discarded."),
-            };
-            Ok(writeln!(api.out, "{text}")?)
-        })
+        api.print_response(decided, |api, _| Ok(writeln!(api.out, "{}", verb.done(1, &id.to_string()))?))
     }
 
     /// Decides about every selected message. One that fails does not stop the others.
@@ -108,19 +119,19 @@ impl Selection {
             }
         }
         api.print_response(Report { matched, decided }, |api, _| {
-            let text = match (matched, verb) {
-                (0, _) => self.filter.none().to_owned(),
-                (_, Verb::Retry { .. }) => format!("{} republished", format::counted(decided, "message")),
-                (_, Verb::Discard { .. }) => format!("{} discarded", format::counted(decided, "message")),
+            let text = match matched {
+                0 => self.filter.none().to_owned(),
+                _ => verb.done(decided, &format::counted(decided, "message")),
             };
             Ok(writeln!(api.out, "{text}")?)
         })?;
         match failed.as_slice() {
             [] => Ok(()),
-            [first, ..] => Err(Failure::Failed(format!(
-                "{} not decided about: {first}",
-                format::counted(failed.len() as u64, "message")
-            ))),
+            [one] => Err(Failure::Failed(format!("1 message was not {}: {one}", verb.participle()))),
+            [first, ..] => {
+                let number = format::counted(failed.len() as u64, "message");
+                Err(Failure::Failed(format!("{number} were not {}; the first: {first}", verb.participle())))
+            }
         }
     }
 }

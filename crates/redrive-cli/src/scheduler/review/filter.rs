@@ -4,7 +4,8 @@ use clap::Args;
 use redrive::retry::Timestamp;
 use redrive_api::client;
 use redrive_api::page::Page;
-use redrive_api::review::ReviewSummary;
+use redrive_api::review::{ReviewFilter, ReviewSummary};
+use redrive_api::time::Time;
 
 use crate::api::{PageArgs, Session};
 use crate::time_format;
@@ -12,7 +13,7 @@ use crate::time_format;
 /// Selects messages in review; every given flag must match.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filter")]
-pub(super) struct ReviewFilter {
+pub(super) struct FilterArgs {
     /// Only messages of this original queue
     #[arg(long, value_name = "QUEUE")]
     from: Option<String>,
@@ -27,7 +28,7 @@ pub(super) struct ReviewFilter {
     until: Option<Timestamp>,
 }
 
-impl ReviewFilter {
+impl FilterArgs {
     /// Whether any flag is given.
     pub(super) fn is_set(&self) -> bool {
         self.from.is_some() || self.error.is_some() || self.since.is_some() || self.until.is_some()
@@ -44,19 +45,8 @@ impl ReviewFilter {
         page: PageArgs,
         api: &Session<'_>,
     ) -> client::Result<Page<ReviewSummary>> {
-        page.collect(async |query| {
-            let mut page = api.review().list(query).await?;
-            page.data.retain(|task| self.matches(task));
-            Ok(page)
-        })
-        .await
-    }
-
-    fn matches(&self, task: &ReviewSummary) -> bool {
-        let has_error = |text: &String| task.error_reason.contains(text) || task.why.contains(text);
-        self.from.as_ref().is_none_or(|queue| task.original_queue == *queue)
-            && self.error.as_ref().is_none_or(has_error)
-            && self.since.is_none_or(|since| task.reviewed_at.0 >= since)
-            && self.until.is_none_or(|until| task.reviewed_at.0 < until)
+        let (from, error) = (self.from.clone(), self.error.clone());
+        let filter = ReviewFilter { from, error, since: self.since.map(Time), until: self.until.map(Time) };
+        page.collect(async |query| api.review().list(&filter, query).await).await
     }
 }

@@ -7,7 +7,7 @@ use redrive_api::time::Time;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::filter::ReviewFilter;
+use super::filter::FilterArgs;
 use super::reason;
 use crate::api::{PageArgs, Session, relative};
 use crate::failure::Failure;
@@ -25,7 +25,7 @@ struct Group {
     first_at: Time,
     last_at: Time,
     /// One of the messages.
-    example: Uuid,
+    example_id: Uuid,
 }
 
 #[derive(Debug, Serialize)]
@@ -33,7 +33,7 @@ struct Groups {
     data: Vec<Group>,
 }
 
-pub(super) async fn groups(filter: &ReviewFilter, api: &mut Session<'_>) -> Result<(), Failure> {
+pub(super) async fn groups(filter: &FilterArgs, api: &mut Session<'_>) -> Result<(), Failure> {
     let tasks = filter.collect(PageArgs::ALL, api).await?.data;
     api.print_response(Groups { data: grouped(tasks) }, |api, groups| {
         if groups.data.is_empty() {
@@ -47,7 +47,7 @@ pub(super) async fn groups(filter: &ReviewFilter, api: &mut Session<'_>) -> Resu
                 format::one_line(reason(&group.why)),
                 relative(group.first_at),
                 relative(group.last_at),
-                group.example.to_string(),
+                group.example_id.to_string(),
             ]
         };
         let heading = ["count", "queue", "error", "why", "first", "last", "example"];
@@ -68,7 +68,7 @@ fn grouped(tasks: Vec<ReviewSummary>) -> Vec<Group> {
             why: task.why,
             first_at: task.reviewed_at,
             last_at: task.reviewed_at,
-            example: task.id,
+            example_id: task.id,
         });
         group.count += 1;
         group.first_at = group.first_at.min(task.reviewed_at);

@@ -2,18 +2,14 @@
 
 use redrive_api::review::ReviewSummary;
 
-use super::filter::ReviewFilter;
+use super::filter::FilterArgs;
 use super::{reason, retries};
 use crate::api::{PageArgs, Session, relative};
 use crate::failure::Failure;
 use crate::format;
 use crate::table::Table;
 
-pub(super) async fn list(
-    page: PageArgs,
-    filter: &ReviewFilter,
-    api: &mut Session<'_>,
-) -> Result<(), Failure> {
+pub(super) async fn list(page: PageArgs, filter: &FilterArgs, api: &mut Session<'_>) -> Result<(), Failure> {
     let page = filter.collect(page, api).await?;
     api.page(page, "scheduler review list", filter.none(), |api, tasks| {
         let row = |task: &ReviewSummary| {

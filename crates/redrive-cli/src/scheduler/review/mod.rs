@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use redrive::EventId;
 
 use self::decide::{Selection, Verb};
-use self::filter::ReviewFilter;
+use self::filter::FilterArgs;
 use crate::api::{EndpointSecrets, IfMissing, PageArgs, ServerArgs};
 use crate::database::Database;
 use crate::failure::Failure;
@@ -45,10 +45,10 @@ enum Command {
         #[command(flatten)]
         page: PageArgs,
         #[command(flatten)]
-        filter: ReviewFilter,
+        filter: FilterArgs,
     },
     /// Group the messages in review by queue and error, largest group first
-    Groups(ReviewFilter),
+    Groups(FilterArgs),
     /// Show one failed message: payload, history and decision
     Show(Task),
     /// Republish messages once more; a further failure returns them to review

@@ -93,7 +93,7 @@ fn a_request_through_a_proxy_is_not_local() {
     ] {
         world.send("GET", "/v1/events", &[(name, value)], "").problem(401, "token_required");
     }
-    // `proxy_pass http://localhost:8080;` and nothing else: nginx sends HTTP/1.0 and the name of its upstream.
+    // `proxy_pass http://localhost:8080;` and nothing else: nginx before 1.29.7 sends HTTP/1.0 and the name of its upstream.
     let by_nginx = format!("GET /v1/events HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", world.address);
     let mut connection = world.connect();
     connection.send(by_nginx).unwrap();
@@ -101,4 +101,39 @@ fn a_request_through_a_proxy_is_not_local() {
     let mut connection = world.connect();
     connection.send(request("GET", "/v1/events", &[("host", &world.address.to_string())], "")).unwrap();
     assert_eq!(connection.answer().unwrap().status, 200, "the same without a proxy");
+}
+
+/// nginx since 1.29.7 sends HTTP/1.1 and no header of a proxy: its workers are recognised by their user.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_request_of_another_user_is_not_local() {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
+    /// The user `nobody` on most systems.
+    const OTHER_USER: u32 = 65_534;
+
+    let world = World::new();
+    let socket = format!("/dev/tcp/{}/{}", world.address.ip(), world.address.port());
+    let script = format!(r#"exec 3<>{socket}; printf '%s' "$REQUEST" >&3; cat <&3"#);
+    let sent = request("GET", "/v1/events", &[("connection", "close")], "");
+    let mut client = Command::new("bash");
+    client.args(["-c", &script]).env("REQUEST", &sent).current_dir("/").stdin(Stdio::null());
+    let own = client.output().unwrap();
+    assert!(own.stdout.starts_with(b"HTTP/1.1 200"), "the user of the server: {own:?}");
+    match client.uid(OTHER_USER).gid(OTHER_USER).output() {
+        Ok(other) => {
+            let answer = String::from_utf8(other.stdout).unwrap();
+            assert!(
+                answer.starts_with("HTTP/1.1 401") && answer.contains("redrive tokens create"),
+                "{answer}"
+            );
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!(
+                "not tested, because only root runs a program as another user; the unit test of peer.rs covers it"
+            );
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

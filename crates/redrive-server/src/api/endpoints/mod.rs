@@ -9,18 +9,18 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use redrive::events::EventPage;
+use redrive::events::{self, EventPage};
 use redrive::subscription::SubscriptionName;
 use redrive_api::endpoints::{
-    AttemptRecord, CreateEndpoint, CreatedEndpoint, Endpoint, EndpointAttempt, EndpointSecret, RotateSecret,
-    UpdateEndpoint,
+    AttemptFilter, AttemptRecord, CreateEndpoint, CreatedEndpoint, Endpoint, EndpointAttempt, EndpointSecret,
+    RotateSecret, UpdateEndpoint,
 };
 use redrive_api::page::{List, Page, PageQuery};
 use redrive_webhook::{EndpointId, EndpointStoreError, ReplayError, WebhooksError};
 use utoipa_axum::routes;
 
 use super::auth::{MayAdmin, MayRead};
-use super::body::{Json, MaybeJson, Named, Query};
+use super::body::{Json, Listed, MaybeJson, Named, Query};
 use super::problem::{Code, Problem};
 use super::{ApiState, Reply, Routes, page, reply};
 
@@ -155,18 +155,19 @@ async fn test(State(api): ApiState, _: MayAdmin, Named(id): Named<EndpointId>) -
 
 /// List the attempts of an endpoint, newest first
 #[utoipa::path(get, path = "/v1/endpoints/{id}/attempts", tag = "endpoints", security(("token" = ["read"])),
-    params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$"), PageQuery),
+    params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$"), AttemptFilter, PageQuery),
     responses((status = 200, body = Page<EndpointAttempt>)))]
 async fn attempts(
     State(api): ApiState,
     _: MayRead,
     Named(id): Named<EndpointId>,
-    Query(query): Query<PageQuery>,
+    Listed(AttemptFilter { failed }, query): Listed<AttemptFilter>,
 ) -> Reply {
     let limit = page::limit(&query)?;
     let after = query.after.as_deref().map(page::number).transpose()?;
     let name = SubscriptionName::new(id.as_str())?;
-    let found = api.store.attempts_of(name, EventPage { limit: limit + 1, after }).await?;
+    let filter = events::AttemptFilter { failed };
+    let found = api.store.attempts_of(name, filter, EventPage { limit: limit + 1, after }).await?;
     if found.is_empty() && after.is_none() {
         api.webhooks.endpoints().get(&id).await?; // or there is no such endpoint
     }

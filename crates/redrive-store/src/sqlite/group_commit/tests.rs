@@ -126,7 +126,7 @@ fn a_failed_checkpoint_stops_all_writes_and_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let mut connection = schema::open_writer(&path, Durability::Full).unwrap();
-    let checkpoint = Checkpoint::start(&path, &mut connection).unwrap();
+    let checkpoint = Checkpoint::start(&path, &mut connection, true).unwrap();
     let mut committer = Committer::new(
         connection,
         Durability::Full,
