@@ -246,9 +246,9 @@ mod tests {
     #[test]
     fn control_bidi_and_zero_width_characters_of_a_file_are_escaped() {
         for (character, shown) in [('\x1b', "1b"), ('\u{202e}', "202e"), ('\u{200b}', "200b")] {
-            let Verdict::Unreadable(said) =
-                verdict(&serde_json::json!({ format!("{character}[2J"): 2, "digest": 1 }).to_string())
-            else {
+            // As text: a map would sort the unknown field behind the other one.
+            let name = serde_json::json!(format!("{character}[2J"));
+            let Verdict::Unreadable(said) = verdict(&format!(r#"{{{name}:2,"digest":1}}"#)) else {
                 panic!("an unknown field must be refused");
             };
             assert!(!said.contains(character) && said.contains(shown), "{said:?}");

@@ -56,7 +56,7 @@ pub(super) async fn check(
     let in_review = read(&["review"], listed, checks);
     if let Some(stats) = stats {
         checks.push(dead(&stats, in_review.as_ref(), flag));
-        checks.extend(log(&stats));
+        checks.push(log(&stats));
     }
     let all = PageArgs::ALL.collect(async |page| api.endpoints().list(page).await).await;
     if let Some(all) = read(&["endpoints"], all, checks) {
@@ -160,16 +160,13 @@ fn dead(stats: &Stats, in_review: Option<&Page<ReviewSummary>>, flag: &str) -> F
     )
 }
 
-/// Checks the write-ahead log of a file; a server of PostgreSQL has its own.
-fn log(stats: &Stats) -> Option<Finding> {
+/// Checks the write-ahead log of a file. It is empty after a checkpoint, and on PostgreSQL, which keeps its own.
+fn log(stats: &Stats) -> Finding {
     let found = format::bytes(stats.wal_bytes);
     match stats.wal_bytes {
-        0 => None,
-        1..MAX_WAL_BYTES => Some(Finding::ok("log", found)),
-        _ => {
-            let advice = "a long-running reader blocks its checkpoints: find it and end it";
-            Some(Finding::act("log", found, advice))
-        }
+        0 => Finding::ok("log", "nothing waits for a checkpoint"),
+        1..MAX_WAL_BYTES => Finding::ok("log", found),
+        _ => Finding::act("log", found, "a long-running reader blocks its checkpoints: find it and end it"),
     }
 }
 

@@ -172,7 +172,9 @@ fn audit_commands_escape_what_could_steer_a_terminal() {
                 let output = world.command(&arguments).output().unwrap();
                 let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
                 is_safe(&format!("{arguments:?}"), &said);
-                let shows_text = source == name && (command[0] == "audit");
+                // The counts of `stats` name no text of a line.
+                let is_counts = command[1] == "stats" && !more.is_empty();
+                let shows_text = source == name && command[0] == "audit" && !is_counts;
                 assert!(!shows_text || said.contains("202e"), "{arguments:?} shows the escape: {said}");
             }
         }

@@ -17,12 +17,14 @@ fn with_dead_letters(world: &World, errors: &[&str]) {
             rusqlite::params![n as i64 + 10, errors],
         )
         .unwrap();
-        file.execute(
-            "INSERT INTO dead_letter (event_key, type, created_at, dlq_at, reason, fingerprint, error)
+        for table in [
+            "dead_letter (event_key, type, created_at, dlq_at, reason, fingerprint, error)
              VALUES (?1, 'bad', 1000, 1000, 'permanent', ?2, ?2)",
-            rusqlite::params![n as i64 + 10, error],
-        )
-        .unwrap();
+            "attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
+             VALUES (?1, 'shipping', 1, 1000, 1, '\"permanent\"', 0, ?2)",
+        ] {
+            file.execute(&format!("INSERT INTO {table}"), rusqlite::params![n as i64 + 10, error]).unwrap();
+        }
     }
 }
 

@@ -197,7 +197,7 @@ async fn an_event_of_another_type_never_stands_for_a_task() {
         serde_json::from_value::<Task>(noise.clone()).unwrap();
         for count in 0..2 {
             let publish = world.scheduler.bus().publish("noise", &noise);
-            publish.id(task_id("m", &queue, count)).delay(Duration::from_secs(3600)).await.unwrap();
+            publish.id(task_id("m", &queue, count)).delay(Duration::from_secs(3600)).enqueue().await.unwrap();
         }
         for count in [0, 1, 1] {
             world.fails(&RetryMessage { retry_count: count, ..failed.clone() }).await;
