@@ -29,6 +29,8 @@ pub struct Claimed {
     pub started_at: Timestamp,
     /// Subscriptions that handled the event at an earlier attempt and may skip this one. Usually empty.
     pub handled: Vec<SubscriptionName>,
+    /// Whether an earlier dispatch of a whole event was settled without its end: it was deferred, failed or was redriven.
+    pub was_dispatched: bool,
     /// The errors of the earlier attempts, oldest first; `None` if there are none.
     pub errors: Option<Arc<[String]>>,
     /// When the store handed the claim to the dispatcher.
@@ -70,6 +72,7 @@ impl Claimed {
             subscription,
             attempt: retry_count.saturating_add(1),
             handled: Vec::new(),
+            was_dispatched: false,
             errors: None,
             handed_over: Instant::now(),
             key,
@@ -85,9 +88,11 @@ impl Claimed {
     }
 
     /// Returns the JSON array of subscriptions that have handled the event after this attempt; `None` if nothing has to be written.
+    /// An event that is deferred at its first dispatch gets an empty one: from then on it is owed to somebody.
     pub(crate) fn handled_by_now(&self, settlement: &Settlement) -> Option<String> {
+        let is_first_deferral = matches!(settlement.verdict, Verdict::Defer(_)) && !self.was_dispatched;
         // A finished event has no further attempt.
-        if settlement.handled.is_empty() || settlement.verdict == Verdict::Done {
+        if settlement.verdict == Verdict::Done || (settlement.handled.is_empty() && !is_first_deferral) {
             return None;
         }
         let all: BTreeSet<_> = self.handled.iter().chain(&settlement.handled).collect();

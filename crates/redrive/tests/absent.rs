@@ -8,7 +8,7 @@ use std::time::Duration;
 use redrive::events::EventStatus;
 use redrive::handler::Handler;
 use redrive::retry::{BoxError, Jitter, RetryPolicy, VirtualTime};
-use redrive::{Event, EventBus, EventBusBuilder, EventId, Tracking, Unmatched};
+use redrive::{Event, EventBus, EventBusBuilder, EventId, Snooze, Tracking, Unmatched};
 
 use crate::test_store::TestStore;
 
@@ -191,4 +191,62 @@ async fn a_publisher_does_not_wait_for_a_subscription_that_is_only_on_record() {
     let id = world.time.drive(async { world.bus.publish("order.created", &1).await }).await.unwrap();
     assert!(world.time.now().since(began) <= SECOND);
     assert_eq!(world.status(id).await, EventStatus::Pending);
+}
+
+#[tokio::test]
+async fn an_event_that_waited_for_a_subscription_is_dead_when_that_is_removed_from_the_record() {
+    for tracking in [Tracking::Event, Tracking::PerSubscription] {
+        let world = World::with(|builder| builder.tracking(tracking)).await;
+        let shipping = world.bus.subscribe("order.*", world.counting()).name("shipping").register().unwrap();
+        let id = shipping.id().to_owned();
+        world.bus.start().await.unwrap();
+        let world = world.reopened(|builder| builder.tracking(tracking)).await;
+        world.bus.start().await.unwrap();
+        let event = world.enqueue("order.created").await;
+        world.pass(20 * SECOND).await;
+        assert_eq!(world.status(event).await, EventStatus::Pending, "it waits");
+        assert!(world.bus.unsubscribe(&id).await.unwrap());
+        world.pass(20 * SECOND).await;
+        assert_eq!(
+            (world.status(event).await, world.dead(event).await.0.as_str()),
+            (EventStatus::Dlq, "no_subscription")
+        );
+        assert_eq!(world.bus.metrics().await.unwrap().unmatched, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_snoozed_event_is_dead_when_its_subscription_is_removed() {
+    for tracking in [Tracking::Event, Tracking::PerSubscription] {
+        let world = World::with(|builder| builder.tracking(tracking)).await;
+        let snoozes = |_: Event| async { Err::<(), _>(Snooze::new(10 * SECOND)) };
+        let shipping = world.bus.subscribe("order.*", snoozes).name("shipping").register().unwrap();
+        world.bus.start().await.unwrap();
+        let event = world.enqueue("order.created").await;
+        world.pass(SECOND).await;
+        assert!(shipping.unsubscribe().await.unwrap());
+        world.pass(20 * SECOND).await;
+        assert_eq!(
+            (world.status(event).await, world.dead(event).await.0.as_str()),
+            (EventStatus::Dlq, "no_subscription")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_redriven_event_is_dead_again_after_a_step_of_the_clock() {
+    let world = World::with(|builder| builder).await;
+    let shipping = world.bus.subscribe("order.*", fails).name("shipping").register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.enqueue("order.created").await;
+    world.pass(60 * SECOND).await;
+    assert_eq!(world.status(id).await, EventStatus::Dlq);
+    shipping.unsubscribe().await.unwrap();
+    world.time.step_wall_clock(-7_200_000);
+    world.bus.dlq().retry(id).await.unwrap();
+    world.pass(3 * SECOND).await;
+    assert_eq!(
+        (world.status(id).await, world.dead(id).await.0.as_str()),
+        (EventStatus::Dlq, "no_subscription")
+    );
 }

@@ -353,8 +353,9 @@ fn event(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
     let key = ClaimKey::Event(row.get(1));
     let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), key, slot);
-    let errors = rows::errors_before(row, 10);
-    Claimed { has_open_deliveries: row.get(11), handled: handled_before(row.get(12)), errors, ..again }
+    let (errors, handled) = (rows::errors_before(row, 10), row.get::<_, Option<&str>>(12));
+    let (was_dispatched, handled) = (handled.is_some(), handled_before(handled));
+    Claimed { has_open_deliveries: row.get(11), handled, was_dispatched, errors, ..again }
 }
 
 fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {

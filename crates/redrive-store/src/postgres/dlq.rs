@@ -158,13 +158,14 @@ const RESET_DELIVERIES: &str = "
     UPDATE redrive.delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $2,
     ready_at = greatest($2, 0), updated_at = $2 WHERE event_key = $1 AND status = 4";
 
-/// Lists in `handled` the subscriptions that skip the event: each has handled this payload, or has an open delivery of its own.
+/// Lists in `handled` the subscriptions that skip the event: each has handled this payload, or has an open delivery of its own. It is
+/// never NULL, which marks an event that was not dispatched yet.
 const RESET_EVENT: &str = "
     UPDATE redrive.event e SET status = $2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $3,
     ready_at = CASE WHEN $3 IS NOT NULL THEN greatest($3, 0) END, updated_at = $4,
     owes = EXISTS (SELECT 1 FROM redrive.delivery WHERE event_key = $1 AND status < 3),
     handled = (
-      SELECT json_agg(h.name)::text FROM (
+      SELECT coalesce(json_agg(h.name)::text, '[]') FROM (
         SELECT json_array_elements_text(e.handled::json) AS name WHERE NOT $5
         UNION
         SELECT v.subscription FROM redrive.delivery v WHERE v.event_key = $1 AND (v.status < 3 OR NOT EXISTS (

@@ -321,9 +321,11 @@ fn read_claim(
     }
     let event = Arc::new(rows::stored_event(row, 4)?);
     let has_open_deliveries = row.get(10)?;
-    let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
+    let handled = rows::optional_text(row, 11)?;
+    let (was_dispatched, handled) = (handled.is_some(), handled_before(handled.as_deref()));
     let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
-    Ok(Claimed { has_open_deliveries, handled, errors: rows::errors_before(row, 12)?, ..claimed })
+    let errors = rows::errors_before(row, 12)?;
+    Ok(Claimed { has_open_deliveries, handled, was_dispatched, errors, ..claimed })
 }
 
 #[cfg(test)]

@@ -231,13 +231,14 @@ fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<()
              updated_at = ?2 WHERE event_key = ?1 AND status = 4",
         )?
         .execute(params![key, at])?;
-    // `handled` lists the subscriptions that skip the event: each has handled this payload, or has an open delivery of its own.
+    // `handled` lists the subscriptions that skip the event: each has handled this payload, or has an open delivery of its own. It is
+    // never NULL, which marks an event that was not dispatched yet.
     connection
         .prepare_cached(
             "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?3,
              owes = EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status < 3), updated_at = ?4,
              payload = coalesce(?5, payload), handled = (
-               SELECT nullif(json_group_array(name), '[]') FROM (
+               SELECT json_group_array(name) FROM (
                  SELECT value AS name FROM json_each(iif(?5 IS NULL AND json_valid(handled), handled, '[]'))
                  UNION
                  SELECT subscription FROM delivery v WHERE v.event_key = ?1 AND (v.status < 3 OR NOT EXISTS (

@@ -95,8 +95,8 @@ pub(super) async fn remote(
 
 /// Settles a delivery that no subscription of any living process takes.
 ///
-/// It waits for a subscription on record. Without one it is dead if it was owed to a subscription: it names one, has failed, or was
-/// recovered or redriven. Otherwise the event is unmatched at its first dispatch: done or dead, as configured.
+/// It waits for a subscription on record. Without one it is dead if it was owed to a subscription: it names one, or has waited, failed, or
+/// was recovered or redriven. Otherwise the event is unmatched at its first dispatch: done or dead, as configured.
 async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -> Settlement {
     let now = core.clock.now();
     if let Some(name) = &claimed.subscription {
@@ -113,7 +113,7 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
         };
         return settlement(core, Verdict::Defer(Due::At(now + delay)));
     }
-    if claimed.subscription.is_some() || claimed.attempt > 1 || is_redriven(core, claimed).await {
+    if claimed.subscription.is_some() || claimed.attempt > 1 || claimed.was_dispatched {
         return settlement(core, Verdict::Dead(DeadReason::NoSubscription));
     }
     core.counters.unmatched(1);
@@ -133,7 +133,10 @@ async fn waits_for_absent(core: &Core, claimed: &Claimed, now: Timestamp) -> boo
     match &claimed.subscription {
         // A subscription that another process has just registered may not be on record yet.
         Some(name) => {
-            let is_new = claimed.attempt == 1 && now.since(claimed.event.created_at) < MAX_ORPHAN_DELAY;
+            let created_at = claimed.event.created_at;
+            // In both directions: the clock may have been set back since.
+            let age = now.since(created_at).max(created_at.since(now));
+            let is_new = claimed.attempt == 1 && age < MAX_ORPHAN_DELAY;
             is_new || absent.iter().any(|one| one.name == *name)
         }
         None => {
@@ -147,11 +150,4 @@ async fn waits_for_absent(core: &Core, claimed: &Claimed, now: Timestamp) -> boo
 fn orphan_delay(core: &Core, now: Timestamp) -> Duration {
     let running_for = core.started_at.get().map_or(Duration::ZERO, |at| now.since(*at));
     running_for.clamp(MIN_ORPHAN_DELAY, MAX_ORPHAN_DELAY)
-}
-
-/// Whether an event at its first attempt has been attempted before: a redrive resets its count, and its history stays.
-async fn is_redriven(core: &Core, claimed: &Claimed) -> bool {
-    // An event that was claimed as it was stored has no history to read.
-    claimed.started_at > claimed.event.created_at
-        && core.store.event(claimed.event.id).await.map_or(true, |event| !event.attempts.is_empty())
 }
