@@ -160,13 +160,18 @@ impl Intake {
     }
 
     /// Appends events, repeating until the store accepts them. An invalid event is refused by itself, with the reason, and does not fail
-    /// the rest of the batch.
+    /// the rest of the batch. Nor does an event whose id is taken by another one: it is a duplicate.
     async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Result<Appended, String>>, Closing> {
         let mut delay = MIN_RETRY_DELAY;
         loop {
             match self.bus.append(events.clone()).await {
                 Ok(appended) => return Ok(appended.into_iter().map(Ok).collect()),
-                Err(BusError::Store(error)) if is_invalid_event(&error) => {
+                Err(BusError::Store(StoreError::IdTaken { .. })) if events.len() == 1 => {
+                    return Ok(vec![Ok(Appended::Duplicate)]);
+                }
+                Err(BusError::Store(error))
+                    if is_invalid_event(&error) || matches!(error, StoreError::IdTaken { .. }) =>
+                {
                     if events.len() == 1 {
                         return Ok(vec![Err(error.to_string())]);
                     }

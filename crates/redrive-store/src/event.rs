@@ -1,7 +1,7 @@
 //! The model of an event: ids, types, names, status and limits.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -256,7 +256,25 @@ impl NewEvent {
                 return Err(StoreError::MetadataTooLarge { bytes, limit: Self::MAX_METADATA_BYTES });
             }
         }
-        Ok(())
+        match Self::ambiguous_id(events) {
+            Some(id) => Err(StoreError::IdTaken { id }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns an id that stands for different events of one batch.
+    fn ambiguous_id(events: &[NewEvent]) -> Option<EventId> {
+        if events.is_sorted_by(|one, next| one.id < next.id) {
+            return None; // time-ordered ids
+        }
+        let mut seen = HashMap::with_capacity(events.len());
+        for event in events {
+            let content = (&event.event_type, &event.payload);
+            if seen.insert(event.id, content).is_some_and(|before| before != content) {
+                return Some(event.id);
+            }
+        }
+        None
     }
 }
 

@@ -240,3 +240,56 @@ pub(super) async fn taken_ids_are_those_of_events_with_another_type_or_payload(s
         assert_eq!(store.taken_ids(wanted).await.unwrap(), expected);
     }
 }
+
+pub(super) async fn a_batch_with_the_id_of_another_event_stores_nothing(store: &Arc<dyn Store>) {
+    let taken = event(1);
+    append(store.as_ref(), vec![taken.clone()]).await;
+    let other = NewEvent { payload: "\"other\"".into(), ..taken.clone() };
+    for twice in [false, true] {
+        // A repeat of the refusal has the same end, also where ids are expected to exist.
+        let batch = vec![event(2), other.clone(), event(3)];
+        let fresh = [batch[0].id, batch[2].id];
+        let batch = if twice { batch.into_iter().rev().collect() } else { batch };
+        let refused = store.append(batch).await.unwrap_err();
+        assert!(matches!(refused, StoreError::IdTaken { id } if id == taken.id), "{refused}");
+        for id in fresh {
+            let found = store.event(id).await.unwrap_err();
+            assert!(matches!(found, StoreError::NoSuchEvent { .. }), "{found}");
+        }
+    }
+    let fresh = event(4);
+    let again = store.append(vec![fresh.clone(), taken.clone()]).await.unwrap();
+    assert_eq!(again, [Appended::New, Appended::Duplicate], "the same event again");
+    assert_eq!(store.append(vec![fresh, taken.clone()]).await.unwrap(), [Appended::Duplicate; 2]);
+
+    let twice = event(5);
+    let changed = NewEvent { payload: "\"changed\"".into(), ..twice.clone() };
+    let refused = store.append(vec![twice.clone(), changed]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::IdTaken { id } if id == twice.id), "{refused}");
+    assert!(store.event(twice.id).await.is_err());
+}
+
+pub(super) async fn a_batch_races_with_another_event_of_its_id(store: &Arc<dyn Store>) {
+    for created in 0..50 {
+        let single = event(created);
+        let batch = vec![event(created), NewEvent { payload: "\"other\"".into(), ..single.clone() }];
+        let first = batch[0].id;
+        let (stored, batched) = tokio::join!(store.append(vec![single.clone()]), store.append(batch));
+        let is_batched = match batched {
+            Ok(appended) => {
+                assert_eq!(appended, [Appended::New; 2]);
+                true
+            }
+            Err(error) => {
+                assert!(matches!(error, StoreError::IdTaken { id } if id == single.id), "{error}");
+                false
+            }
+        };
+        assert_eq!(stored.unwrap() == [Appended::Duplicate], is_batched);
+        assert_eq!(
+            store.event(first).await.is_ok(),
+            is_batched,
+            "a batch is stored as a whole or not at all"
+        );
+    }
+}

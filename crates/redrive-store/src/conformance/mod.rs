@@ -98,6 +98,8 @@ macro_rules! __for_every_store {
                 an_empty_batch_stores_nothing
                 an_event_without_subscriptions_is_done_once_it_is_stored
                 taken_ids_are_those_of_events_with_another_type_or_payload
+                a_batch_with_the_id_of_another_event_stores_nothing
+                a_batch_races_with_another_event_of_its_id
             }
             claiming {
                 appended_work_is_claimed_at_once_when_a_sink_is_attached

@@ -20,9 +20,9 @@ use uuid::Uuid;
 
 use self::columns::{Columns, INSERT_NEW};
 use super::session::Session;
-use super::status;
+use super::{read, status};
 use crate::error::StoreError;
-use crate::event::{NewEvent, Routing, SubscriptionName};
+use crate::event::{EventId, NewEvent, Routing, SubscriptionName};
 pub(super) use crate::sql::event_row::EventRow as Row;
 use crate::store::Appended;
 use crate::work::{ClaimKey, ClaimSink, Claimed, Fence, Slot};
@@ -65,6 +65,8 @@ pub(super) struct Batch {
     deliveries: Vec<(usize, SubscriptionName, Option<Slot>)>,
     /// Whether a row repeats the id of an earlier row of the batch, and so is a duplicate.
     is_repeated: Vec<bool>,
+    /// The rows of publishes of several events: stored all or none of each publish, so that an id of another event refuses it.
+    batches: Vec<Range<usize>>,
     fence: Fence,
     is_registered: bool,
 }
@@ -72,7 +74,15 @@ pub(super) struct Batch {
 impl Batch {
     /// Makes a batch, with in-flight slots for its due events and deliveries while the sink has free ones. The caller holds the
     /// sink's lock.
-    pub(super) fn place(rows: Vec<Row>, sink: Option<&ClaimSink>, owner: Option<i64>, token: i64) -> Self {
+    ///
+    /// `batches` are the rows of publishes of several events.
+    pub(super) fn place(
+        rows: Vec<Row>,
+        batches: Vec<Range<usize>>,
+        sink: Option<&ClaimSink>,
+        owner: Option<i64>,
+        token: i64,
+    ) -> Self {
         let is_repeated = repeated_ids(&rows);
         let sink = sink.filter(|_| owner.is_some());
         let (mut events, mut deliveries) = (Vec::with_capacity(rows.len()), Vec::new());
@@ -89,7 +99,7 @@ impl Batch {
             }
         }
         let fence = Fence { owner: owner.unwrap_or(0), token };
-        Batch { rows, events, deliveries, is_repeated, fence, is_registered: owner.is_some() }
+        Batch { rows, events, deliveries, is_repeated, batches, fence, is_registered: owner.is_some() }
     }
 
     /// Returns the rows and frees their slots.
@@ -106,32 +116,59 @@ impl Batch {
         self.parts().len() <= 1
     }
 
-    /// Stores all events, or none. Ids that existed before are answered behind a barrier.
-    pub(super) async fn store(&self, session: &Session) -> Result<Stored, Error> {
-        let stored = self.insert(session).await?;
+    /// Stores all events, or none, by one statement if it can. Ids that existed before are answered behind a barrier.
+    pub(super) async fn store(&self, session: &Session) -> Result<Inserted, Error> {
+        let mut parts = self.parts();
+        if parts.len() > 1 {
+            return self.store_in_transaction(session).await;
+        }
+        let mut stored = Stored::nothing(self);
+        if let Some(part) = parts.pop()
+            && !self.store_alone(session, part, &mut stored).await?
+        {
+            return Ok(Inserted::NeedsTransaction);
+        }
+        self.behind_barrier(session, stored).await
+    }
+
+    /// Stores all events, or none, in a transaction, which is rolled back if an event of a batch has the id of another one.
+    pub(super) async fn store_in_transaction(&self, session: &Session) -> Result<Inserted, Error> {
+        let work = async {
+            let mut stored = Stored::nothing(self);
+            for part in self.parts() {
+                self.store_columns(session, &Columns::new(self, &part), &mut stored).await?;
+            }
+            match self.taken_id(session, &stored).await? {
+                Some(id) => Err(Undone::Taken(id)),
+                None => Ok(stored),
+            }
+        };
+        match session.transaction(work).await {
+            Ok(stored) => self.behind_barrier(session, stored).await,
+            Err(Undone::Taken(id)) => Ok(Inserted::IdTaken(id)),
+            Err(Undone::Failed(error)) => Err(error),
+        }
+    }
+
+    async fn behind_barrier(&self, session: &Session, stored: Stored) -> Result<Inserted, Error> {
         if self.existed(&stored).next().is_some() {
             session.barrier().await?;
         }
-        Ok(stored)
+        Ok(Inserted::Stored(stored))
     }
 
-    async fn insert(&self, session: &Session) -> Result<Stored, Error> {
-        let mut stored = Stored::nothing(self);
-        let mut parts = self.parts();
-        if parts.len() <= 1 {
-            if let Some(part) = parts.pop() {
-                self.store_alone(session, part, &mut stored).await?;
-            }
-            return Ok(stored);
+    /// Returns the id of a batch's event under which another event was stored before.
+    async fn taken_id(&self, session: &Session, stored: &Stored) -> Result<Option<EventId>, Error> {
+        let existed: Vec<usize> = self
+            .existed(stored)
+            .filter(|index| self.batches.iter().any(|batch| batch.contains(index)))
+            .collect();
+        if existed.is_empty() {
+            return Ok(None);
         }
-        let work = async {
-            for part in parts {
-                self.store_part(session, part, &mut stored).await?;
-            }
-            Ok::<_, Error>(())
-        };
-        session.transaction(work).await?;
-        Ok(stored)
+        let events = existed.iter().map(|index| &self.rows[*index].event);
+        let contents = events.map(|event| (event.id, event.event_type.as_str(), &*event.payload));
+        Ok(read::taken_among(session, contents).await?.first().copied())
     }
 
     /// Splits the rows into ranges that fit into one statement.
@@ -151,33 +188,41 @@ impl Batch {
     }
 
     /// Stores a range in a transaction of one statement: the fast one for new ids, and after a unique violation the general one.
+    /// Returns `false`, with nothing stored, if an id may exist already and decide about a whole batch.
     async fn store_alone(
         &self,
         session: &Session,
         part: Range<usize>,
         stored: &mut Stored,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let columns = Columns::new(self, &part);
         if self.deliveries.is_empty() && !columns.has_tasks() && session.expects_new_ids() {
             match session.query(INSERT_NEW, &columns.parameters()).await {
                 Ok(found) => {
                     found.iter().for_each(|row| stored.add_new(self, &part, row));
-                    return Ok(());
+                    return Ok(true);
                 }
-                Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => session.saw_old_id(),
+                Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {
+                    session.saw_old_id();
+                    if !self.batches.is_empty() {
+                        return Ok(false);
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
-        self.store_columns(session, &columns, stored).await
-    }
-
-    async fn store_part(
-        &self,
-        session: &Session,
-        part: Range<usize>,
-        stored: &mut Stored,
-    ) -> Result<(), Error> {
-        self.store_columns(session, &Columns::new(self, &part), stored).await
+        if self.batches.is_empty() {
+            self.store_columns(session, &columns, stored).await?;
+            return Ok(true);
+        }
+        match session.query(columns.statement_of_new(), &columns.parameters()).await {
+            Ok(found) => {
+                stored.add(self, &found);
+                Ok(self.existed(stored).next().is_none())
+            }
+            Err(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn store_columns(
@@ -217,14 +262,18 @@ impl Batch {
     }
 
     /// Stores the batch after the answer to the first statement was lost. Rows under this batch's token are its own.
-    pub(super) async fn store_again(&self, session: &Session) -> Result<Stored, Error> {
-        let mut stored = self.store(session).await?;
+    pub(super) async fn store_again(&self, session: &Session) -> Result<Inserted, Error> {
+        let mut inserted = self.store(session).await?;
+        if matches!(inserted, Inserted::NeedsTransaction) {
+            inserted = self.store_in_transaction(session).await?;
+        }
+        let Inserted::Stored(mut stored) = inserted else { return Ok(inserted) };
         let missing: Vec<Uuid> = self.existed(&stored).map(|index| self.id(index)).collect();
         if !missing.is_empty() {
             let found = session.query(FIND, &[&missing, &self.fence.token]).await?;
             stored.add(self, &found);
         }
-        Ok(stored)
+        Ok(Inserted::Stored(stored))
     }
 
     /// Maps the committed rows to the answers for the publishers and the claims for the dispatcher.
@@ -250,6 +299,28 @@ impl Batch {
             outcome.add(row, state, slot.map(|slot| Claimed { fence, ..claim(slot) }));
         }
         outcome
+    }
+}
+
+/// Result of storing a batch.
+#[derive(Debug)]
+pub(super) enum Inserted {
+    Stored(Stored),
+    /// Nothing was stored: an id may exist already, and a transaction has to decide.
+    NeedsTransaction,
+    /// Nothing was stored: another event has this id of a publish of several events.
+    IdTaken(EventId),
+}
+
+/// Why a transaction was rolled back.
+enum Undone {
+    Taken(EventId),
+    Failed(Error),
+}
+
+impl From<Error> for Undone {
+    fn from(error: Error) -> Self {
+        Undone::Failed(error)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads events with their deliveries and attempts.
 
-use tokio_postgres::Row;
+use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
 use super::session::Session;
@@ -66,9 +66,21 @@ pub(super) async fn taken_ids(
     session: &Session,
     wanted: &[EventContent],
 ) -> Result<Vec<EventId>, StoreError> {
-    let ids: Vec<Uuid> = wanted.iter().map(|one| *one.id.as_uuid()).collect();
-    let types: Vec<&str> = wanted.iter().map(|one| one.event_type.as_str()).collect();
-    let payloads: Vec<&str> = wanted.iter().map(|one| &*one.payload).collect();
+    let contents = wanted.iter().map(|one| (one.id, one.event_type.as_str(), &*one.payload));
+    Ok(taken_among(session, contents).await?)
+}
+
+/// Returns those of these ids, with type and payload, under which another type or payload is stored.
+pub(super) async fn taken_among(
+    session: &Session,
+    contents: impl Iterator<Item = (EventId, &str, &str)>,
+) -> Result<Vec<EventId>, Error> {
+    let (mut ids, mut types, mut payloads): (Vec<Uuid>, Vec<&str>, Vec<&str>) = Default::default();
+    for (id, event_type, payload) in contents {
+        ids.push(*id.as_uuid());
+        types.push(event_type);
+        payloads.push(payload);
+    }
     let found = session.query(TAKEN_IDS, &[&ids, &types, &payloads]).await?;
     Ok(found.iter().map(|row| rows::event_id(row, 0)).collect())
 }

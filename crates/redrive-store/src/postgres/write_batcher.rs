@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::append::{Batch, Outcome, Row, Stored};
+use super::append::{Batch, Inserted, Outcome, Row, Stored};
 use super::failure::{ErrorClass, classify};
 use super::queue::Queue;
 use super::session::Session;
@@ -148,7 +148,14 @@ impl Placed {
         // A process that is not registered cannot own claims; its events are stored as pending.
         let owner = if shared.sink().is_some() { shared.owner().await.ok() } else { None };
         let token = shared.owned_claims.begin_claim();
-        let (batch, sink) = shared.with_sink(|sink| (Batch::place(rows, sink, owner, token), sink.cloned()));
+        let mut first = 0;
+        let ranges = publishers.iter().map(|(count, _)| {
+            first += count;
+            first - count..first
+        });
+        let batches: Vec<_> = ranges.filter(|range| range.len() > 1).collect();
+        let (batch, sink) =
+            shared.with_sink(|sink| (Batch::place(rows, batches, sink, owner, token), sink.cloned()));
         Placed { batch, sink, publishers, since }
     }
 
@@ -165,13 +172,24 @@ impl Placed {
         self,
         shared: &Shared,
         session: &mut Option<Session>,
-        mut stored: Result<Stored, tokio_postgres::Error>,
+        mut stored: Result<Inserted, tokio_postgres::Error>,
     ) {
         let mut deadline = self.since + shared.options.outage_timeout;
         let mut unknown: Option<String> = None;
         loop {
             let error = match stored {
-                Ok(stored) => return self.stored(shared, &stored),
+                Ok(Inserted::Stored(stored)) => return self.stored(shared, &stored),
+                Ok(Inserted::IdTaken(id)) if self.publishers.len() == 1 => {
+                    return self.refuse(shared, StoreError::IdTaken { id });
+                }
+                Ok(Inserted::IdTaken(_)) => return Box::pin(self.store_each(shared, session)).await,
+                Ok(Inserted::NeedsTransaction) => {
+                    stored = match shared.session_until(session, deadline).await {
+                        Ok(session) => self.batch.store_in_transaction(session).await,
+                        Err(error) => return self.refuse(shared, error),
+                    };
+                    continue;
+                }
                 Err(error) => error,
             };
             match classify(&error) {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use rusqlite::{CachedStatement, Connection, ErrorCode, ToSql};
 
 use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
-use super::status;
+use super::{read, status};
 use crate::error::StoreError;
 use crate::event::{NewEvent, Routing};
 pub(super) use crate::sql::event_row::EventRow as Row;
@@ -72,13 +72,25 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Appends the events of one batch publish. The caller undoes all of them if one fails.
+/// Appends the events of one batch publish. The caller undoes all of them if one fails, as it does where another event has the id of
+/// one of several.
 pub(super) fn append(
     connection: &Connection,
     rows: &[Row],
     pending: &mut Pending,
 ) -> Result<Vec<Appended>, StoreError> {
-    rows.iter().map(|row| append_one(connection, Placed::new(row, pending), pending)).collect()
+    let append_row = |row: &Row| {
+        let appended = append_one(connection, Placed::new(row, pending), pending)?;
+        let event = &row.event;
+        if rows.len() > 1
+            && appended == Appended::Duplicate
+            && read::is_taken(connection, event.id, &event.event_type, &event.payload)?
+        {
+            return Err(StoreError::IdTaken { id: event.id });
+        }
+        Ok(appended)
+    };
+    rows.iter().map(append_row).collect()
 }
 
 /// Appends events of different publishers, so that each succeeds or fails by itself. The rows are sorted by id, as the index is.

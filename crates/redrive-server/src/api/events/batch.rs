@@ -49,14 +49,14 @@ pub(crate) async fn publish_batch(
         idempotency::Request::New(ticket) => ticket,
         idempotency::Request::Answered(response) => return Ok(response),
     };
-    let has_own_ids = events.iter().any(|event| event.id.is_some());
+    let has_own_id = events.iter().any(|event| event.id.is_some());
     let prepared = events
         .into_iter()
         .enumerate()
         .map(|(index, event)| prepare(event, &api.bus, ticket.id(index), trace));
     let prepared: Result<Vec<NewEvent>, Problem> =
         all(prepared.map(|event| event.map_err(|problem| problem.detail().to_owned())));
-    store(&api, ticket, prepared, has_own_ids, |data| reply::to_json(&List { data })).await
+    store(&api, ticket, prepared, has_own_id, |data| reply::to_json(&List { data })).await
 }
 
 /// Items of a batch. Items beyond the limit are counted and not kept: a few bytes of a body would become a hundred times as many in

@@ -1,6 +1,5 @@
 //! `POST /v1/events`: publishes one event.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -40,9 +39,9 @@ pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish
         idempotency::Request::New(ticket) => ticket,
         idempotency::Request::Answered(response) => return Ok(response),
     };
-    let has_own_ids = event.id.is_some();
+    let has_own_id = event.id.is_some();
     let prepared = prepare(event, &api.bus, ticket.id(0), trace).map(|event| vec![event]);
-    store(&api, ticket, prepared, has_own_ids, |published| reply::to_json(&published[0])).await
+    store(&api, ticket, prepared, has_own_id, |published| reply::to_json(&published[0])).await
 }
 
 /// Builds the event to store. `id` and `trace` are used where the request sets none.
@@ -84,31 +83,28 @@ pub(super) fn prepare(
     Ok(publish.into_event()?)
 }
 
-/// Stores the prepared events and builds the response; `body` serialises the result. `has_own_ids` says whether the request names the id
-/// of an event.
+/// Stores the prepared events and builds the response; `body` serialises the result. `has_own_id` says whether the request names the id
+/// of a single event.
 pub(super) async fn store(
     api: &Api,
     ticket: Ticket,
     prepared: Result<Vec<NewEvent>, Problem>,
-    has_own_ids: bool,
+    has_own_id: bool,
     body: impl FnOnce(Vec<PublishedEvent>) -> String,
 ) -> Reply {
     let stored = async {
         let events = prepared?;
         let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
-        // A fresh id belongs to no other event.
-        let has_fixed_ids = has_own_ids || ticket.has_key();
-        let contents = has_fixed_ids.then(|| events.iter().map(EventContent::of).collect::<Vec<_>>());
-        if let Some(contents) = contents.as_ref().filter(|contents| contents.len() > 1) {
-            // Before anything is stored: a batch is stored as a whole or not at all.
-            refuse_repeated_ids(contents)?;
-            refuse_taken_ids(api, contents.clone()).await?;
-        }
+        // A fresh id belongs to no other event, and the store refuses a batch with the id of another one.
+        let content = match &events[..] {
+            [event] if has_own_id || ticket.has_key() => Some(EventContent::of(event)),
+            _ => None,
+        };
         let appended = api.bus.append(events).await?;
-        if let Some(contents) = contents
-            && appended.contains(&Appended::Duplicate)
+        if let (Some(content), [Appended::Duplicate]) = (content, &appended[..])
+            && let [id] = api.store.taken_ids(vec![content]).await?[..]
         {
-            refuse_taken_ids(api, contents).await?;
+            return Err(StoreError::IdTaken { id }.into());
         }
         Ok::<_, Problem>((ids, appended))
     };
@@ -123,25 +119,6 @@ pub(super) async fn store(
             Ok(ticket.record_response(api, body(published)).await)
         }
         Err(problem) => Err(ticket.release(api, problem).await),
-    }
-}
-
-/// Refuses a batch in which one id stands for different events.
-fn refuse_repeated_ids(contents: &[EventContent]) -> Result<(), Problem> {
-    let mut seen = HashMap::with_capacity(contents.len());
-    for content in contents {
-        if seen.insert(content.id, content).is_some_and(|before| before != content) {
-            return Err(StoreError::IdTaken { id: content.id }.into());
-        }
-    }
-    Ok(())
-}
-
-/// Refuses events under whose ids something else is stored.
-async fn refuse_taken_ids(api: &Api, contents: Vec<EventContent>) -> Result<(), Problem> {
-    match api.store.taken_ids(contents).await?.first() {
-        Some(id) => Err(StoreError::IdTaken { id: *id }.into()),
-        None => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Insert statements of a batch, and its rows as array parameters: one array for each column.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use uuid::Uuid;
 
@@ -93,6 +94,15 @@ const INSERT_WITH_TASKS: &str = insert!(
     owed!()
 );
 
+/// The inserts that fail with a division by zero where some ids are new and others exist: an event of a batch must not be stored if
+/// another event has the id of its neighbour. They store nothing where all ids exist.
+static ALL_NEW: LazyLock<[String; 3]> = LazyLock::new(|| {
+    [INSERT, INSERT_WITH_DELIVERIES, INSERT_WITH_TASKS].map(|statement| {
+        let checked = "SELECT key / CASE (SELECT count(*) FROM fresh) WHEN cardinality($3::uuid[]) THEN 1 ELSE 0 END, id, status";
+        statement.replacen("SELECT key, id, status", checked, 1)
+    })
+});
+
 /// The number of parameters of an insert without deliveries.
 const EVENT_PARAMETERS: usize = 10;
 
@@ -153,6 +163,16 @@ impl<'a> Columns<'a> {
             (true, _) => INSERT_WITH_TASKS,
             (false, true) => INSERT,
             (false, false) => INSERT_WITH_DELIVERIES,
+        }
+    }
+
+    /// Returns the statement that stores all events or none; see [`ALL_NEW`].
+    pub(super) fn statement_of_new(&self) -> &'static str {
+        let [events, deliveries, tasks] = &*ALL_NEW;
+        match (self.has_tasks(), self.owed_ids.is_empty()) {
+            (true, _) => tasks,
+            (false, true) => events,
+            (false, false) => deliveries,
         }
     }
 

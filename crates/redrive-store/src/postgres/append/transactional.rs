@@ -29,7 +29,7 @@ pub async fn append_in(
     // The payload limit is an option of the bus; here the limit is the size of a statement.
     check(events, i32::MAX as usize)?;
     let rows: Vec<Row> = events.iter().cloned().map(Row::from).collect();
-    let batch = Batch::place(rows, None, None, 0);
+    let batch = Batch::place(rows, Vec::new(), None, None, 0);
     let mut stored = Stored::nothing(&batch);
     for part in batch.parts() {
         let columns = Columns::new(&batch, &part);
