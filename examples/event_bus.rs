@@ -4,10 +4,10 @@
 
 use redrive::events::EventStatus;
 use redrive::retry::BoxError;
-use redrive::{Event, EventBus};
+use redrive::{Event, EventBus, HandlerResult};
 use serde_json::{Value, json};
 
-async fn ship(event: Event) -> Result<(), BoxError> {
+async fn ship(event: Event) -> HandlerResult {
     let order: Value = event.json()?;
     println!("{} arrives: order {}", event.event_type(), order["order"]);
     Ok(())

@@ -7,10 +7,10 @@ use std::time::Duration;
 use redrive::events::EventStatus;
 use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{BoxError, ClassifyError, Jitter, RetryOverride, RetryPolicy};
-use redrive::{Event, EventBus};
+use redrive::{Event, EventBus, HandlerResult};
 use serde_json::json;
 
-async fn deliver(event: Event) -> Result<(), BoxError> {
+async fn deliver(event: Event) -> HandlerResult {
     match event.event_type().as_str() {
         // Any error is retried with a delay that doubles.
         "parcel.flaky" if event.attempt() < 3 => Err("the carrier did not answer".into()),

@@ -7,7 +7,7 @@
 
 use redrive::events::EventStatus;
 use redrive::retry::BoxError;
-use redrive::{Event, EventBus, EventPayload};
+use redrive::{Event, EventBus, EventPayload, HandlerResult};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ impl EventPayload for OrderCreated {
     const TYPE: &'static str = "order.created";
 }
 
-async fn bill(order: OrderCreated, event: Event) -> Result<(), BoxError> {
+async fn bill(order: OrderCreated, event: Event) -> HandlerResult {
     println!("order {} over {} cents, event {}", order.order, order.cents, event.id());
     Ok(())
 }

@@ -81,9 +81,9 @@ pub struct DeadSummary {
     pub metadata: BTreeMap<String, String>,
     /// Number of failed attempts.
     pub retry_count: u32,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Time,
-    /// When it was dead-lettered.
+    /// The time at which the event or delivery was dead-lettered.
     pub dlq_at: Time,
     /// Reason for which it was dead-lettered.
     #[cfg_attr(feature = "schema", schema(example = "attempts_exhausted"))]
@@ -107,9 +107,9 @@ pub struct DeadLetter {
     pub metadata: BTreeMap<String, String>,
     /// Number of failed attempts.
     pub retry_count: u32,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Time,
-    /// When it was dead-lettered.
+    /// The time at which the event or delivery was dead-lettered.
     pub dlq_at: Time,
     /// Reason for which it was dead-lettered.
     #[cfg_attr(feature = "schema", schema(example = "attempts_exhausted"))]

@@ -129,7 +129,10 @@ fn or_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Optio
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Endpoint {
     /// Id of the endpoint.
-    #[cfg_attr(feature = "schema", schema(example = "ep_0190b3c47d2e7a118f006d5e4c3b2a19"))]
+    #[cfg_attr(
+        feature = "schema",
+        schema(pattern = "^ep_[0-9a-f]{32}$", example = "ep_0190b3c47d2e7a118f006d5e4c3b2a19")
+    )]
     pub id: String,
     /// Counts the changes.
     pub version: u64,
@@ -153,9 +156,9 @@ pub struct Endpoint {
     pub per_second: Option<f64>,
     /// Concurrency limit.
     pub concurrency: usize,
-    /// When it was created.
+    /// The time at which the endpoint was created.
     pub created_at: Time,
-    /// When it last changed.
+    /// The time of the last change of the endpoint.
     pub updated_at: Time,
     /// Current health, as known to the responding process.
     pub state: EndpointState,
@@ -166,9 +169,8 @@ pub struct Endpoint {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Disabled {
     /// The reason.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub reason: DisabledReason,
-    /// When it was disabled.
+    /// The time at which the endpoint was disabled.
     pub since: Time,
 }
 
@@ -177,7 +179,6 @@ pub struct Disabled {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndpointState {
     /// State of its circuit breaker; `null` from a process that does not dispatch.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub circuit: Option<CircuitState>,
     /// When the circuit breaker lets the next delivery through.
     pub circuit_until: Option<Time>,
@@ -223,9 +224,9 @@ pub struct RotateSecret {
 pub struct EndpointSecret {
     /// `whsec_…`, or the public key `whpk_…`.
     pub secret: String,
-    /// When it was created.
+    /// The time at which the secret was created.
     pub created_at: Time,
-    /// When it stops signing; `null` for the newest.
+    /// The time at which the secret stops signing; `null` for the newest.
     pub expires_at: Option<Time>,
 }
 
@@ -239,9 +240,9 @@ pub struct EndpointAttempt {
     pub event_type: String,
     /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// When it began.
+    /// The time at which the attempt began.
     pub started_at: Time,
-    /// How long it took.
+    /// Duration of the attempt, in milliseconds.
     pub duration_ms: u64,
     /// Whether the endpoint accepted the event.
     pub succeeded: bool,

@@ -108,17 +108,16 @@ pub struct EventSummary {
     #[serde(rename = "type")]
     pub event_type: String,
     /// Status of the event.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub status: EventStatus,
     /// Additional texts by name.
     pub metadata: BTreeMap<String, String>,
     /// Number of failed attempts.
     pub retry_count: u32,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Time,
-    /// When it last changed.
+    /// The time of the last change of the event.
     pub updated_at: Time,
-    /// When it is due, if it waits.
+    /// The time at which the event is due, if it waits.
     pub due_at: Option<Time>,
     /// Every error so far.
     pub errors: Vec<String>,
@@ -134,17 +133,16 @@ pub struct Event {
     #[serde(rename = "type")]
     pub event_type: String,
     /// Status of the event.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub status: EventStatus,
     /// Additional texts by name.
     pub metadata: BTreeMap<String, String>,
     /// Number of failed attempts.
     pub retry_count: u32,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Time,
-    /// When it last changed.
+    /// The time of the last change of the event.
     pub updated_at: Time,
-    /// When it is due, if it waits.
+    /// The time at which the event is due, if it waits.
     pub due_at: Option<Time>,
     /// Every error so far.
     pub errors: Vec<String>,
@@ -164,11 +162,10 @@ pub struct Delivery {
     /// Name of the subscription.
     pub subscription: String,
     /// Status of the delivery.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub status: EventStatus,
     /// Number of failed attempts.
     pub retry_count: u32,
-    /// When it is due, if it waits.
+    /// The time at which the delivery is due, if it waits.
     pub due_at: Option<Time>,
     /// Every error so far.
     pub errors: Vec<String>,
@@ -182,9 +179,9 @@ pub struct Attempt {
     pub attempt: u32,
     /// Name of the subscription.
     pub subscription: String,
-    /// When it began.
+    /// The time at which the attempt began.
     pub started_at: Time,
-    /// How long it took.
+    /// Duration of the attempt, in milliseconds.
     pub duration_ms: u64,
     /// Class of the failure; `null` for a success.
     #[cfg_attr(feature = "schema", schema(example = "transient"))]

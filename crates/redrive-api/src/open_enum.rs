@@ -2,12 +2,12 @@
 
 /// Defines an enum of names with the variant `Other` for every other name; JSON has the plain name.
 macro_rules! open_enum {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$meta])*
+    ($(#[doc = $about:literal])* pub enum $name:ident { $($(#[doc = $doc:literal])* $variant:ident = $text:literal,)* }) => {
+        $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
         #[serde(from = "String")]
         pub enum $name {
-            $($(#[$doc])* $variant,)*
+            $($(#[doc = $doc])* $variant,)*
             /// A name that this release does not know. Sent to a server, it is refused.
             Other(String),
         }
@@ -55,9 +55,12 @@ macro_rules! open_enum {
         #[cfg(feature = "schema")]
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let values = [$(concat!("- `", $text, "`:", $($doc),*)),*].join("\n");
+                let about = concat!($($about),*).trim();
                 utoipa::openapi::ObjectBuilder::new()
                     .schema_type(utoipa::openapi::Type::String)
-                    .enum_values(Some($name::KNOWN.iter().copied()))
+                    .description(Some(format!("{about}\n\n{values}\n\nFurther values may be added.")))
+                    .extensions(Some([("x-extensible-enum", serde_json::json!($name::KNOWN))].into_iter().collect()))
                     .into()
             }
         }

@@ -67,9 +67,13 @@ pub struct ReplayCount {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Replay {
     /// Id of the replay.
-    #[cfg_attr(feature = "schema", schema(example = "rp_0190b3c47d2e7a118f006d5e4c3b2a19"))]
+    #[cfg_attr(
+        feature = "schema",
+        schema(pattern = "^rp_[0-9a-f]{32}$", example = "rp_0190b3c47d2e7a118f006d5e4c3b2a19")
+    )]
     pub id: String,
     /// Id of the endpoint.
+    #[cfg_attr(feature = "schema", schema(pattern = "^ep_[0-9a-f]{32}$"))]
     pub endpoint: String,
     /// Only events published at or after this time.
     pub since: Option<Time>,
@@ -78,13 +82,12 @@ pub struct Replay {
     /// Events per second.
     pub per_second: f64,
     /// State of the job.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub state: ReplayState,
     /// Number of events sent so far.
     pub replayed: u64,
-    /// When it was started.
+    /// The time at which the replay was started.
     pub created_at: Time,
-    /// When it last changed.
+    /// The time of the last change of the replay.
     pub updated_at: Time,
 }
 

@@ -20,7 +20,6 @@ open_enum! {
 #[serde(deny_unknown_fields)]
 pub struct Retry {
     /// Preset to start from, in place of the server's policy. `standard` has fixed waits: it excludes `base_delay_ms` and `multiplier`.
-    #[cfg_attr(feature = "schema", schema(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<RetryPreset>,
     /// Attempts in total, including the first.

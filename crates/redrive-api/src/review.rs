@@ -23,7 +23,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// How a message reached the scheduler.
+    /// The way in which a message reached the scheduler.
     pub enum TaskSource {
         /// As a retry message of the contract.
         RetryMessage = "retry_message",
@@ -69,19 +69,19 @@ pub struct ReviewSummary {
     pub id: Uuid,
     /// Id of the message.
     pub message_id: String,
-    /// Its original queue; empty if unknown.
+    /// The message's original queue; empty if unknown.
     pub original_queue: String,
     /// Reason for the review.
     pub why: String,
-    /// Its last error.
+    /// The message's last error.
     pub error_reason: String,
     /// Retries so far.
     pub retry_count: u32,
     /// Retries in total.
     pub max_retries: u32,
-    /// When its last failure arrived.
+    /// The time at which the message's last failure arrived.
     pub received_at: Time,
-    /// When it moved to review.
+    /// The time at which the message moved to review.
     pub reviewed_at: Time,
 }
 
@@ -92,31 +92,28 @@ pub struct ReviewTask {
     /// Id of the task: the message at this retry count.
     pub id: Uuid,
     /// Status of the task.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub status: TaskStatus,
     /// Whether a decision is needed.
     pub in_review: bool,
     /// Id of the message.
     pub message_id: String,
     /// The message: `{"text": …}`, or `{"base64": …}` if it is no text.
-    #[cfg_attr(feature = "schema", schema(value_type = Value))]
     pub original_payload: MessagePayload,
-    /// Its original queue; empty if unknown.
+    /// The message's original queue; empty if unknown.
     pub original_queue: String,
-    /// Its last error.
+    /// The message's last error.
     pub error_reason: String,
     /// Retries so far.
     pub retry_count: u32,
     /// Retries in total.
     pub max_retries: u32,
-    /// When it is republished, if it waits.
+    /// The time at which the message is republished, if it waits.
     pub due_at: Option<Time>,
-    /// How it reached the scheduler.
-    #[cfg_attr(feature = "schema", schema(inline))]
+    /// The way in which the message reached the scheduler.
     pub via: TaskSource,
     /// Problem that rules out a retry, whatever the count.
     pub problem: Option<Value>,
-    /// When its last failure arrived.
+    /// The time at which the message's last failure arrived.
     pub received_at: Time,
     /// When its first failure arrived, as far as known.
     pub first_failed_at: Time,
@@ -171,7 +168,6 @@ pub struct TaskHistory {
     /// When the message was due.
     pub due_at: Time,
     /// Status of the task.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub status: TaskStatus,
     /// When the message was republished.
     pub republished_at: Option<Time>,
@@ -188,13 +184,12 @@ pub struct TaskHistory {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ManualDecision {
     /// The decision.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub decision: ReviewDecision,
     /// Id of the token that decided, or `local` for a caller on the machine.
     pub by: String,
     /// The given reason.
     pub why: Option<String>,
-    /// When it was decided.
+    /// The time of the decision.
     pub at: Time,
 }
 
@@ -225,7 +220,6 @@ pub struct DecidedMessage {
     /// Id of the task.
     pub id: Uuid,
     /// The decision.
-    #[cfg_attr(feature = "schema", schema(inline))]
     pub decision: ReviewDecision,
 }
 

@@ -42,9 +42,9 @@ pub struct EventNotice {
     pub status: EventStatus,
     /// Number of failed attempts.
     pub retry_count: u32,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Time,
-    /// When it last changed.
+    /// The time of the last change of the event.
     pub updated_at: Time,
 }
 

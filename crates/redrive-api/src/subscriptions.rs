@@ -38,9 +38,9 @@ pub struct Subscription {
     pub lease_ms: u64,
     /// Overrides of the server's retry policy.
     pub retry: Option<Retry>,
-    /// When it was created.
+    /// The time at which the subscription was created.
     pub created_at: Time,
-    /// When it last changed.
+    /// The time of the last change of the subscription.
     pub updated_at: Time,
 }
 
@@ -78,7 +78,7 @@ pub struct LeasedEvent {
     pub payload: Box<RawValue>,
     /// Additional texts by name.
     pub metadata: BTreeMap<String, String>,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Time,
     /// Number of the attempt, from 1.
     pub attempt: u32,

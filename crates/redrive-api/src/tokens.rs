@@ -62,9 +62,9 @@ pub struct Token {
     pub name: String,
     /// Scopes.
     pub scopes: Vec<Scope>,
-    /// When it was created.
+    /// The time at which the token was created.
     pub created_at: Time,
-    /// When it expires; `null` for never.
+    /// The time at which the token expires; `null` for never.
     pub expires_at: Option<Time>,
     /// Last use, to the hour; `null` for never.
     pub last_used_at: Option<Time>,

@@ -1,4 +1,4 @@
-//! How a command reaches data: by the HTTP API of a server, or by the handlers of that API in process, on a database.
+//! Opens the API client of a command: over HTTP to a server, or in process on a database, with the handlers of the same API.
 
 use std::io::{self, Write};
 use std::ops::Deref;

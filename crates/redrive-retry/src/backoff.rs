@@ -19,7 +19,7 @@ const STANDARD_WEBHOOKS_SECONDS: [u64; 9] = [5, 300, 1800, 7200, 18_000, 36_000,
 const MIN_THROTTLED_DELAY: Duration = Duration::from_secs(10);
 const MAX_THROTTLED_DELAY: Duration = Duration::from_secs(300);
 
-/// How delays grow from attempt to attempt.
+/// Growth of the delays from attempt to attempt.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Growth {

@@ -71,7 +71,7 @@ pub enum BudgetError {
     NotANumber {
         /// Name of the setting.
         field: &'static str,
-        /// Its value.
+        /// The setting's value.
         value: f64,
     },
     /// The reserve is 0.

@@ -41,7 +41,7 @@ enum Source {
     Virtual(VirtualTime),
 }
 
-/// How the current time is read from the source.
+/// Way in which the current time is read from the source.
 #[derive(Clone, Debug, Default)]
 enum Reading {
     /// Wall time.
@@ -51,7 +51,7 @@ enum Reading {
     Anchored(Arc<AtomicI64>),
 }
 
-/// How often a clock is compared with the wall clock.
+/// Interval at which a clock is compared with the wall clock.
 const WALL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Clock {
@@ -105,7 +105,7 @@ impl Clock {
         }
     }
 
-    /// What this clock will show at an instant of [steady time](Self::steady), unless it is set until then.
+    /// Returns the time that this clock shows at an instant of [steady time](Self::steady), unless it is set until then.
     pub fn at_steady(&self, steady: Timestamp) -> Timestamp {
         let offset_ms = match &self.reading {
             Reading::Wall => self.wall().as_millis().saturating_sub(self.steady().as_millis()),
@@ -132,7 +132,7 @@ impl Clock {
         to.saturating_sub(offset_ms.swap(to, Ordering::AcqRel))
     }
 
-    /// How far an anchored clock is ahead of steady time, in milliseconds: it changes only when the clock is set. 0 for any other
+    /// Returns by how many milliseconds an anchored clock is ahead of steady time; only setting the clock changes that. 0 for any other
     /// clock.
     pub fn offset_ms(&self) -> i64 {
         match &self.reading {
@@ -141,7 +141,7 @@ impl Clock {
         }
     }
 
-    /// How far the machine's wall clock is ahead of this clock, in milliseconds; negative if it is behind.
+    /// Returns by how many milliseconds the machine's wall clock is ahead of this clock; negative if it is behind.
     pub fn wall_ahead_ms(&self) -> i64 {
         self.wall().as_millis().saturating_sub(self.now().as_millis())
     }

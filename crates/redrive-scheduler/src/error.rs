@@ -18,7 +18,7 @@ pub enum SchedulerError {
     QueueName {
         /// Name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The invalid name.
         name: String,
     },
     /// The RabbitMQ URL is invalid.
@@ -38,7 +38,7 @@ pub enum SchedulerError {
     /// The credentials file cannot be used.
     #[error("the credentials file {path:?} cannot be used: {why}")]
     Credentials {
-        /// Its path.
+        /// The file's path.
         path: PathBuf,
         /// The reason, without the file's content.
         why: String,
@@ -48,7 +48,7 @@ pub enum SchedulerError {
     NatsName {
         /// Name of the setting.
         setting: &'static str,
-        /// Its value.
+        /// The invalid name.
         name: String,
         /// Kind of name.
         kind: &'static str,
@@ -72,7 +72,7 @@ pub enum SchedulerError {
     NotInReview {
         /// The task.
         id: EventId,
-        /// Its status.
+        /// The task's status.
         status: &'static str,
     },
     /// The original queue is unknown.

@@ -191,11 +191,11 @@ pub struct Problem {
 pub enum ReviewReason {
     /// All retries were used.
     RetriesExhausted,
-    /// It cannot be decoded.
+    /// The message cannot be decoded.
     Undecodable,
-    /// Its queue does not exist.
+    /// The message's original queue does not exist.
     Unroutable,
-    /// It is too large to store.
+    /// The message is too large to store.
     TooLarge,
     /// The broker refuses it.
     Refused,

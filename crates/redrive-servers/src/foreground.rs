@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::missing::Missing;
 
-/// How often the port is checked during the start.
+/// Interval at which the port is checked during the start.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The length of the end of the log that the error of a failed start shows.

@@ -12,7 +12,7 @@ pub enum Missing {
     Program {
         /// The program.
         program: &'static str,
-        /// Its Debian package.
+        /// Debian package of the program.
         package: &'static str,
         /// The environment variable that names the program's file.
         variable: &'static str,
@@ -30,7 +30,7 @@ pub enum Missing {
     Start {
         /// The program.
         program: &'static str,
-        /// Its log, which is deleted with the server's folder.
+        /// The program's log, which is deleted with the server's folder.
         log: PathBuf,
         /// The program's message.
         why: String,

@@ -21,7 +21,7 @@ const PORT_MAPPER: &str = "epmd";
 /// A start takes about 5 s on an idle machine, mostly for loading modules.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How long an alarm may take to reach all parts of the node.
+/// Maximum time that an alarm takes to reach all parts of the node.
 const ALARM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Two scheduler threads without busy waiting, and only local connections.

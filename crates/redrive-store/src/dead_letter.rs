@@ -15,20 +15,20 @@ use crate::query::{AttemptRow, PayloadOmitted};
 pub struct DeadLetter<P = Box<RawValue>> {
     /// The event.
     pub id: EventId,
-    /// Its type.
+    /// The event's type.
     #[serde(rename = "type")]
     pub event_type: EventType,
-    /// Its payload.
+    /// The event's payload.
     pub payload: P,
     /// Metadata.
     pub metadata: Metadata,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Timestamp,
     /// The subscription of a dead delivery; `None` if the event is dead as a whole.
     pub subscription: Option<SubscriptionName>,
     /// Number of retries.
     pub retry_count: u32,
-    /// When it was dead-lettered.
+    /// The time at which the event or delivery was dead-lettered.
     pub dlq_at: Timestamp,
     /// The reason.
     pub reason: String,

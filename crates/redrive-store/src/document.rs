@@ -25,9 +25,9 @@ pub struct Document {
     pub version: u64,
     /// JSON text.
     pub body: String,
-    /// When it was created.
+    /// The time at which the document was created.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// The time of the last change of the document.
     pub updated_at: Timestamp,
 }
 

@@ -110,7 +110,7 @@ pub enum StoreError {
     /// The event does not exist.
     #[error("there is no event {id}")]
     NoSuchEvent {
-        /// Its id.
+        /// The event's id.
         id: crate::event::EventId,
     },
     /// Another event is stored under the id.
@@ -124,15 +124,15 @@ pub enum StoreError {
     /// The event is not in the dead-letter queue.
     #[error("event {id} is not in the dead-letter queue: it is {status}")]
     NotDead {
-        /// Its id.
+        /// The event's id.
         id: crate::event::EventId,
-        /// Its status.
+        /// The event's status.
         status: crate::event::EventStatus,
     },
     /// A document with this key exists already.
     #[error("there is already a document {key}: choose another id, or change that one")]
     DocumentTaken {
-        /// Its key.
+        /// The document's key.
         key: crate::document::DocumentKey,
     },
     /// The document was changed since the given version.
@@ -140,7 +140,7 @@ pub enum StoreError {
         "document {key} has changed meanwhile: read it again, and apply the change to the current version"
     )]
     DocumentChanged {
-        /// Its key.
+        /// The document's key.
         key: crate::document::DocumentKey,
         /// Current version; `None` if the document was removed.
         version: Option<u64>,

@@ -189,17 +189,17 @@ pub type Metadata = BTreeMap<String, String>;
 /// An event to be stored.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// Its id. Appending an id twice stores one event.
+    /// The event's id. Appending an id twice stores one event.
     pub id: EventId,
-    /// Its type.
+    /// The event's type.
     pub event_type: EventType,
     /// JSON text.
     pub payload: Arc<str>,
     /// Metadata.
     pub metadata: Metadata,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Timestamp,
-    /// When its first attempt is due.
+    /// The time at which the event's first attempt is due.
     pub due_at: Timestamp,
     /// Whether `due_at` is a date that was asked for, and not a delay: a schedule keeps its date when the machine's clock is set.
     pub is_scheduled: bool,
@@ -300,15 +300,15 @@ impl EventContent {
 /// A stored event. Immutable, so it is shared instead of copied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredEvent {
-    /// Its id.
+    /// The event's id.
     pub id: EventId,
-    /// Its type.
+    /// The event's type.
     pub event_type: EventType,
     /// JSON text.
     pub payload: Arc<str>,
     /// Metadata.
     pub metadata: Metadata,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Timestamp,
     /// Overrides of the retry policy for this event.
     pub retry: Option<RetryOverride>,

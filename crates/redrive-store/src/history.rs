@@ -13,7 +13,7 @@ pub struct RecordedAttempt {
     pub key: i64,
     /// The event.
     pub event_id: EventId,
-    /// Its type.
+    /// The event's type.
     pub event_type: EventType,
     /// Whether the attempt belongs to a delivery to one subscription, or to the whole event.
     pub is_delivery: bool,

@@ -13,12 +13,12 @@ pub struct PayloadOmitted;
 /// An event with its deliveries and attempts; a summary has [`PayloadOmitted`] instead of the payload.
 #[derive(Debug, Serialize)]
 pub struct EventDetail<P = Box<RawValue>> {
-    /// Its id.
+    /// The event's id.
     pub id: EventId,
-    /// Its type.
+    /// The event's type.
     #[serde(rename = "type")]
     pub event_type: EventType,
-    /// Its payload.
+    /// The event's payload.
     pub payload: P,
     /// Metadata.
     pub metadata: Metadata,
@@ -28,11 +28,11 @@ pub struct EventDetail<P = Box<RawValue>> {
     pub retry_count: u32,
     /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
-    /// When it was published.
+    /// The time at which the event was published.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// The time of the last change of the event.
     pub updated_at: Timestamp,
-    /// When it is due, if it waits outside of the backlog.
+    /// The time at which the event is due, if it waits outside of the backlog.
     pub due_at: Option<Timestamp>,
     /// Deliveries to single subscriptions.
     pub deliveries: Vec<DeliveryRow>,
@@ -52,7 +52,7 @@ pub struct DeliveryRow {
     pub status: EventStatus,
     /// Number of retries.
     pub retry_count: u32,
-    /// When it is due, if it waits outside of the backlog.
+    /// The time at which the delivery is due, if it waits outside of the backlog.
     pub due_at: Option<Timestamp>,
     /// Whether an attempt is in flight. An open delivery that is neither running nor has a due time is in the backlog.
     #[serde(skip)]
@@ -90,7 +90,7 @@ pub struct AttemptRow {
 pub struct SubscriptionAttempt {
     /// The event.
     pub event_id: EventId,
-    /// Its type.
+    /// The event's type.
     pub event_type: EventType,
     /// The attempt.
     #[serde(flatten)]
@@ -224,22 +224,22 @@ pub struct WaitingDeliveries {
 /// A subscription on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionRow {
-    /// Its id.
+    /// The subscription's id.
     pub id: String,
-    /// Its stable name.
+    /// The subscription's stable name.
     pub name: SubscriptionName,
-    /// Its pattern.
+    /// The subscription's pattern.
     pub event_type: String,
-    /// When it was registered.
+    /// The time at which the subscription was first registered.
     pub created_at: Timestamp,
 }
 
 /// A subscription that this process has not registered: one of another process, or one that is only on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteSubscription {
-    /// Its stable name.
+    /// The subscription's stable name.
     pub name: SubscriptionName,
-    /// Its pattern.
+    /// The subscription's pattern.
     pub event_type: String,
 }
 
@@ -248,7 +248,7 @@ pub struct RemoteSubscription {
 pub struct AuditLine {
     /// Number of the line; later lines have larger numbers.
     pub key: i64,
-    /// When it was written.
+    /// The time at which the line was written.
     pub at: Timestamp,
     /// The audit event as JSON.
     pub line: String,

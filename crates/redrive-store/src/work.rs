@@ -115,7 +115,7 @@ impl Claimed {
 pub struct Recovered {
     /// The event.
     pub id: EventId,
-    /// Its type.
+    /// The event's type.
     pub event_type: EventType,
     /// The subscription of a single delivery; `None` for a whole event.
     pub subscription: Option<SubscriptionName>,

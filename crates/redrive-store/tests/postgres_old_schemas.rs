@@ -1,12 +1,13 @@
 //! Migration of schemas of every version, with events in every state.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::every_state::{LIVES, handle_all, live, picture};
+use crate::every_state::{LIVES, event, handle_all, live, picture};
 use crate::postgres_server::{Schema, connect, server};
 use redrive_store::traits::*;
-use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
+use redrive_store::{EventType, NewEvent, PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The migration scripts: a schema of version N is made by the first N.
@@ -90,8 +91,6 @@ async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usiz
             client.batch_execute(&next).await.unwrap();
         }
     }
-    let states = "SELECT DISTINCT status::text FROM redrive.event ORDER BY 1";
-    assert_eq!(names(client, &old.sql(states)).await.len(), 7, "events in every state");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,6 +107,8 @@ async fn schemas_of_every_version_are_migrated_without_loss() {
     for version in 1..=MIGRATIONS.len() {
         let old = Schema::new();
         downgrade(&client, &newest, &old, version).await;
+        let states = "SELECT DISTINCT status::text FROM redrive.event ORDER BY 1";
+        assert_eq!(names(&client, &old.sql(states)).await.len(), 7, "events in every state");
         olds.push(old);
     }
     let store = open(&newest).await;
@@ -131,6 +132,51 @@ async fn schemas_of_every_version_are_migrated_without_loss() {
         let counts: Vec<(String, i64)> = counts.iter().map(|row| (row.get(0), row.get(1))).collect();
         assert_eq!(counts, [("done".to_owned(), i64::from(45 * LIVES))], "version {version}");
         store.close().await.unwrap();
+    }
+}
+
+/// Anyone may publish an event of the type `retry.task`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn malformed_retry_tasks_fail_neither_their_insert_nor_a_migration_nor_the_view() {
+    let malformed = |index: usize| {
+        [
+            r#""retry_count":"three","next_retry_at_ms":1"#,
+            r#""retry_count":99999999999999999999,"next_retry_at_ms":1"#,
+            r#""retry_count":-9223372036854775808,"next_retry_at_ms":1"#,
+            r#""retry_count":0,"next_retry_at_ms":{}"#,
+            r#""retry_count":0,"next_retry_at_ms":1,"by_hand":"\ud800""#,
+            r#""retry_count":0,"next_retry_at_ms":1,"max_retries":"many","original_payload":{"base64":"!"}"#,
+            r#""retry_count":0,"next_retry_at_ms":1,"max_retries":99999999999,"original_payload":{"text":"\udc00"}"#,
+            r#""retry_count":0,"next_retry_at_ms":1,"max_retries":3,"original_payload":7,"error_reason":"\ud800""#,
+            r#""retry_count":0,"next_retry_at_ms":9223372036854775807,"max_retries":-1"#,
+        ]
+        .get(index)
+        .map(|rest| format!(r#"{{"message_id":"m-{index}","original_queue":"orders",{rest}}}"#))
+    };
+    let newest = Schema::new();
+    let store = open(&newest).await;
+    let mut count = 0;
+    while let Some(payload) = malformed(count) {
+        let event = NewEvent {
+            event_type: EventType::new("retry.task").unwrap(),
+            payload: Arc::from(payload),
+            ..event(1)
+        };
+        store.append(vec![event]).await.unwrap();
+        count += 1;
+    }
+    store.close().await.unwrap();
+    let client = connect().await;
+    let old = Schema::new();
+    downgrade(&client, &newest, &old, 10).await;
+    open(&old).await.close().await.unwrap();
+    for schema in [&newest, &old] {
+        let rows = client.query(&schema.sql("SELECT * FROM redrive.retry_queue"), &[]).await.unwrap();
+        let mut shown: Vec<String> = rows.iter().map(|row| row.get("message_id")).collect();
+        shown.sort();
+        assert_eq!(shown, ["m-5", "m-8"], "those with a count, a time and texts that PostgreSQL can decode");
+        let events = client.query_one(&schema.sql("SELECT count(*) FROM redrive.events"), &[]).await.unwrap();
+        assert_eq!(events.get::<_, i64>(0), i64::try_from(count).unwrap());
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::postgres_server::{event, now, settlement};
 
-/// How long a test waits for something that happens at once.
+/// Time for which a test waits for something that happens at once.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A primary with its synchronous standby.

@@ -1,4 +1,4 @@
-//! What the tables show to plain SQL, and the indexes behind lists.
+//! Columns and views for plain SQL, and the indexes behind lists.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;

@@ -15,11 +15,11 @@ pub struct EventAccount {
     pub acknowledged: Option<Acknowledged>,
     /// Whether its publisher was told that it had ended.
     pub is_finished: bool,
-    /// When it was published, in milliseconds, if a handler has seen it.
+    /// The time at which the event was published, in milliseconds, if a handler has seen it.
     created: Option<i64>,
     /// The latest attempt at which a handler failed; 0 if none has.
     failed: u32,
-    /// How often handlers failed.
+    /// Number of failed handler calls.
     failures: u64,
     /// Failure counts at the start of each redrive whose outcome is not known yet.
     sending: Vec<u64>,
@@ -40,7 +40,7 @@ pub struct EventAccount {
 pub struct Acknowledged {
     /// As it was published.
     pub plan: Plan,
-    /// Its type.
+    /// The event's type.
     pub event_type: String,
     /// Published at this time or later, in milliseconds.
     pub since: i64,
@@ -70,7 +70,7 @@ impl EventAccount {
         self.redriven.is_some_and(|before| before == self.failures)
     }
 
-    /// When it was published, as exactly as is known.
+    /// Returns the time at which the event was published, as exactly as is known.
     pub fn created(&self) -> Option<i64> {
         self.created.or(self.acknowledged.as_ref().map(|known| known.since))
     }
@@ -94,7 +94,7 @@ const DIE_MEANWHILE: u64 = 64;
 pub struct Account {
     /// Every event that the journal names.
     pub events: HashMap<EventId, EventAccount>,
-    /// How many processes have begun.
+    /// Number of processes that have begun.
     pub lives: u32,
     /// Refusals of the bus by kind.
     pub refusals: HashMap<Refusal, u64>,
@@ -210,7 +210,7 @@ impl Account {
         self.events.get(id).is_some_and(|known| known.acknowledged.is_some())
     }
 
-    /// How many events were acknowledged.
+    /// Returns the number of acknowledged events.
     pub fn acknowledged(&self) -> u64 {
         self.events.values().filter(|known| known.acknowledged.is_some()).count() as u64
     }

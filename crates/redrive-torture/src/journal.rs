@@ -19,7 +19,7 @@ use crate::plan::Plan;
 pub enum Fact {
     /// A process began to work, with this seed.
     Begin {
-        /// Its seed.
+        /// The process's seed.
         seed: u64,
     },
     /// A publisher was told that its event is on stable storage.
@@ -28,7 +28,7 @@ pub enum Fact {
         id: EventId,
         /// Planned outcome.
         plan: Plan,
-        /// Its type.
+        /// The event's type.
         event_type: EventType,
         /// Published at this time in milliseconds or later.
         since: i64,
@@ -53,7 +53,7 @@ pub enum Fact {
     Failed {
         /// The event.
         id: EventId,
-        /// Whose handler.
+        /// The subscription whose handler failed.
         subscription: String,
         /// Number of the attempt.
         attempt: u32,
@@ -64,14 +64,14 @@ pub enum Fact {
     RedriveBegin {
         /// The event.
         id: EventId,
-        /// Its new plan, if its payload is edited.
+        /// The event's new plan, if its payload is edited.
         edited: Option<Plan>,
     },
     /// The redrive succeeded.
     Redriven {
         /// The event.
         id: EventId,
-        /// Its new plan, if its payload was edited.
+        /// The event's new plan, if its payload was edited.
         edited: Option<Plan>,
     },
     /// A purge of dead events begins.
@@ -323,7 +323,7 @@ fn write_at_once(file: &mut File, bytes: &[u8], is_synced: bool) -> io::Result<(
 /// Reads a journal, and later what was added since.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// How far it was read, in bytes.
+    /// End of the part that was read, in bytes.
     position: u64,
 }
 

@@ -20,7 +20,7 @@ const MAX_KEPT: usize = 5;
 pub struct JudgeArgs {
     /// The folder that was kept
     pub folder: PathBuf,
-    /// How failures were tracked there
+    /// Tracking of failures in that run
     #[arg(long, value_enum, default_value_t = Counting::Event)]
     pub counting: Counting,
 }

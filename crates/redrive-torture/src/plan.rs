@@ -140,7 +140,7 @@ impl Payload {
 pub struct Batch {
     /// Which.
     pub key: u64,
-    /// How many events it has.
+    /// Number of events in the batch.
     pub size: u64,
 }
 

@@ -111,7 +111,7 @@ impl Worker {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Its standard error.
+    /// Reads the beginning of the process's standard error.
     pub fn complaints(&self) -> String {
         let text = std::fs::read_to_string(&self.complaints).unwrap_or_default();
         text.trim().chars().take(2000).collect()

@@ -28,9 +28,9 @@ pub struct Publisher {
 /// An event to be published.
 #[derive(Copy, Clone, Debug)]
 pub struct Order {
-    /// Its id.
+    /// The event's id.
     pub id: EventId,
-    /// Its type.
+    /// The event's type.
     pub event_type: &'static str,
     /// Planned outcome.
     pub plan: Plan,

@@ -175,7 +175,7 @@ impl FromStr for Point {
 /// Arguments of the commands that go through points.
 #[derive(Copy, Clone, Debug, Args)]
 pub struct PointArgs {
-    /// How long, and in which order
+    /// Duration and order
     #[command(flatten)]
     pub options: Options,
     /// Only this point, as reports name it: "work: fsync number 3"
@@ -340,7 +340,7 @@ impl Stage {
 pub struct Play<'a> {
     stage: &'a Stage,
     story: &'static Story,
-    /// Its files.
+    /// The run's files.
     pub site: Site,
     folder: TempDir,
 }
@@ -369,7 +369,7 @@ impl Play<'_> {
         strace.command(&self.stage.program, &arguments)
     }
 
-    /// Its `strace` log.
+    /// Returns the `strace` settings that log these calls of the run.
     pub fn log(&self, calls: &[&'static str]) -> Strace {
         Strace {
             log: self.folder.path().join("strace"),

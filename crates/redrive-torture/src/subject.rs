@@ -70,7 +70,7 @@ pub enum Counting {
 }
 
 impl Counting {
-    /// Its name as an argument.
+    /// Returns the name of this tracking as an argument.
     pub fn name(self) -> &'static str {
         match self {
             Counting::Event => "event",

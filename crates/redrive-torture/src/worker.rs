@@ -106,7 +106,7 @@ pub enum Script {
 }
 
 impl Script {
-    /// Its name as an argument.
+    /// Returns the name of the script as an argument.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }

@@ -93,7 +93,7 @@ pub enum Failed {
     Timeout {
         /// The phase that took too long.
         waiting_for: Phase,
-        /// Its limit in milliseconds.
+        /// Time limit of the phase, in milliseconds.
         limit_ms: u64,
     },
     /// The connection broke, or the response was not HTTP.

@@ -325,7 +325,7 @@ pub enum EndpointError {
     /// A required field is missing.
     #[error("{what} is missing: an endpoint has a url and at least one pattern, such as order.*")]
     Missing {
-        /// Its name.
+        /// Name of the missing field.
         what: &'static str,
     },
     /// The URL is invalid.

@@ -21,7 +21,7 @@ const PAGE_SIZE: u32 = 500;
 pub(crate) struct UnreadableEndpoint {
     pub(crate) id: EndpointId,
     pub(crate) version: u64,
-    /// Its event patterns, if they are readable; empty for a removed endpoint.
+    /// The endpoint's event patterns, if they are readable; empty for a removed endpoint.
     pub(crate) patterns: Option<String>,
     pub(crate) error: EndpointStoreError,
 }

@@ -28,7 +28,7 @@ pub struct EndpointDisabled {
     pub endpoint: EndpointId,
     /// Origin of its URL. Path and query may hold a token, and any subscriber of `*` receives this event.
     pub url: String,
-    /// Its description.
+    /// The endpoint's description.
     pub description: String,
     /// The reason.
     pub reason: Disabled,

@@ -46,10 +46,14 @@ impl Server {
 
     /// With the given vault keys, newest first, and clock.
     async fn open_with(path: &Path, keys: &[&str], clock: Clock) -> Self {
-        let store = SqliteStore::open(path, SqliteOptions { clock, ..SqliteOptions::default() }).unwrap();
         let policy =
             RetryOverride::new().base_delay_ms(20).max_delay_ms(40).apply_to(&RetryPolicy::webhook());
-        let builder = EventBus::builder().tracking(Tracking::PerSubscription).policy(policy.unwrap());
+        Server::with_policy(path, keys, clock, policy.unwrap()).await
+    }
+
+    async fn with_policy(path: &Path, keys: &[&str], clock: Clock, policy: RetryPolicy) -> Self {
+        let store = SqliteStore::open(path, SqliteOptions { clock, ..SqliteOptions::default() }).unwrap();
+        let builder = EventBus::builder().tracking(Tracking::PerSubscription).policy(policy);
         let bus = builder.on(Arc::new(store)).await.unwrap();
         let vault = Arc::new(Vault::new(keys.iter().copied()).unwrap());
         let endpoints = EndpointStore::new(Arc::clone(bus.store()), client(), vault);
@@ -105,6 +109,66 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         }
     };
     tokio::time::timeout(TIMEOUT, looking).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+/// In real time, because the receivers are: about 15 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_default_policy_makes_five_attempts_after_one_two_four_and_eight_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let server = Server::with_policy(&path, &[KEY], Clock::system(), RetryPolicy::webhook()).await;
+    let overloaded = Receiver::new(|_, _| Reply::new("503 Service Unavailable")).await;
+    let throttling =
+        Receiver::new(|n, _| Reply::new(if n == 0 { "429 Too Many Requests" } else { "204 No Content" }))
+            .await;
+    let recovering =
+        Receiver::new(|n, _| Reply::new(if n < 2 { "503 Service Unavailable" } else { "204 No Content" }))
+            .await;
+    let (down, gone) = (
+        server.endpoint(overloaded.url(), |_| {}).await,
+        server.endpoint("http://127.0.0.1:9/".to_owned(), |_| {}).await,
+    );
+    let (slow, back) =
+        (server.endpoint(throttling.url(), |_| {}).await, server.endpoint(recovering.url(), |_| {}).await);
+    let id = server.publish(1).await;
+    assert_eq!(server.ended(id).await, EventStatus::Dlq);
+    assert_eq!(
+        (overloaded.requests().len(), throttling.requests().len(), recovering.requests().len()),
+        (5, 2, 3)
+    );
+    for endpoint in [&down, &gone] {
+        let dead = server.bus.dlq().get(id).await.unwrap();
+        let dead = dead.into_iter().find(|dead| dead.subscription == Some(name_of(endpoint))).unwrap();
+        assert_eq!((dead.reason.as_str(), dead.errors.len(), dead.retry_count), ("attempts_exhausted", 5, 5));
+        let began: Vec<i64> = dead.attempts.iter().map(|attempt| attempt.started_at.as_millis()).collect();
+        let ended = dead
+            .attempts
+            .iter()
+            .map(|attempt| attempt.started_at.as_millis() + i64::try_from(attempt.duration_ms).unwrap());
+        for ((waited, delay), recorded) in began[1..]
+            .iter()
+            .zip(ended)
+            .map(|(next, ended)| next - ended)
+            .zip([1000, 2000, 4000, 8000])
+            .zip(&dead.attempts)
+        {
+            assert!(
+                (delay * 9 / 10..=delay * 11 / 10).contains(&i64::try_from(recorded.delay_ms).unwrap()),
+                "{recorded:?}"
+            );
+            assert!(
+                (delay * 9 / 10 - 5..delay * 11 / 10 + 2000).contains(&waited),
+                "waited {waited} of {delay} ms"
+            );
+        }
+        assert_eq!(dead.attempts[4].delay_ms, 0, "no attempt follows the fifth");
+    }
+    let event = server.bus.store().event(id).await.unwrap();
+    for endpoint in [&slow, &back] {
+        let delivery =
+            event.deliveries.iter().find(|delivery| delivery.subscription == name_of(endpoint)).unwrap();
+        assert_eq!(delivery.status, EventStatus::Done, "the receiver has recovered");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,13 +27,13 @@ use crate::metrics::SubscriptionCounters;
 use crate::pull::GivenBack;
 use crate::snooze::snoozed_until;
 
-/// How many backlog deliveries to claim at once for a subscription without limits.
+/// Number of backlog deliveries to claim at once for a subscription without limits.
 const UNLIMITED_PREFETCH: usize = 256;
 
-/// How often to check whether the probe of a half-open circuit is still in flight.
+/// Interval of checking whether the probe of a half-open circuit is still in flight.
 const PROBE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a crash suspect of a paused subscription is deferred; each check stops all other dispatching for a moment.
+/// Time for which a crash suspect of a paused subscription is deferred; each check stops all other dispatching for a moment.
 const PAUSED_SUSPECT_DELAY: Duration = Duration::from_secs(300);
 
 /// Decides whether an attempt of one subscription may start, and how many backlog deliveries to claim for it.
@@ -172,7 +172,7 @@ impl Admission {
         self.is_paused() || self.limiter.as_ref().is_some_and(|limiter| limiter.is_full(now))
     }
 
-    /// How many backlog deliveries to claim now. Behind an open circuit none; when it becomes half-open, one probe goes first.
+    /// Returns the number of backlog deliveries to claim now: none behind an open circuit, one probe first when it becomes half-open.
     pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
         if self.is_paused() {
             return Capacity::Full;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 /// whether a pause keeps them there.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// How often a delivery may have been deferred. Starts at 1: an earlier process may have left a backlog.
+    /// Number of deliveries that may have been deferred. Starts at 1: an earlier process may have left a backlog.
     deferrals: AtomicU64,
     /// The deferrals that were counted when the backlog was last found empty.
     drained: AtomicU64,

@@ -59,7 +59,7 @@ impl Budget {
         self.bucket.refund();
     }
 
-    /// How many retries the budget can pay for now.
+    /// Returns the number of retries that the budget can pay for now.
     pub(crate) fn left(&self) -> u32 {
         self.bucket.left()
     }

@@ -20,7 +20,7 @@ use crate::settle_waiters::SettleWaiters;
 use crate::subscriptions::Subscriptions;
 use crate::waiters::Waiters;
 
-/// How many subscriptions are recorded at the same time.
+/// Number of subscriptions that are recorded at the same time.
 const RECORD_BATCH: usize = 256;
 
 /// Whether other deliveries may run beside this one.
@@ -114,7 +114,7 @@ impl Core {
         self.switch.borrow().is_on()
     }
 
-    /// How many deliveries are claimed and not settled.
+    /// Returns the number of deliveries that are claimed and not settled.
     pub(crate) fn in_flight(&self) -> usize {
         self.settings.in_flight - self.sink.free_slots()
     }

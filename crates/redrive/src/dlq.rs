@@ -25,11 +25,12 @@ use redrive_store::{EventId, Location, Redrive, SqliteOptions, Store, StoreError
 use redrive_store::{PostgresOptions, PostgresStore};
 use serde::Serialize;
 
+use crate::dlq_export;
 use crate::error::BusError;
 use crate::open::open_sqlite;
 use crate::payload;
 
-/// How many dead letters one query reads while a filter is applied to all.
+/// Number of dead letters that one query reads while a filter is applied to all.
 const PAGE_SIZE: u32 = 500;
 
 /// Lists dead events, redrives them and purges them; see [`EventBus::dlq`](crate::EventBus::dlq).
@@ -39,7 +40,7 @@ pub struct DlqInspector {
     clock: Clock,
 }
 
-/// How many dead events matched a filter, and how many were redriven.
+/// Number of dead events that matched a filter, and that were redriven.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RetryReport {
     /// Dead events that the filter matched.
@@ -48,7 +49,7 @@ pub struct RetryReport {
     pub retried: u64,
 }
 
-/// How to redrive many events: the rate, or a dry run.
+/// Settings for redriving many events: the rate, or a dry run.
 ///
 /// ```
 /// use redrive::dlq::RetryAll;
@@ -59,7 +60,7 @@ pub struct RetryReport {
 /// ```
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetryAll {
-    /// How many events are due in a second; `None` for all at once.
+    /// Number of events that become due per second; `None` for all at once.
     pub per_second: Option<u32>,
     /// Counts the matching events and redrives none.
     pub dry_run: bool,
@@ -167,7 +168,7 @@ impl DlqInspector {
         self.purge_until(Timestamp::from_millis(self.clock.now().as_millis().saturating_sub(age))).await
     }
 
-    /// Writes all dead letters that a filter matches as JSON lines; returns how many.
+    /// Writes all dead letters that a filter matches as JSON lines, with the names and times of the HTTP API; returns how many.
     pub async fn export(&self, filter: DlqFilter, writer: &mut (impl Write + Send)) -> Result<u64, BusError> {
         let failed = |source: std::io::Error| StoreError::File { path: "export".into(), source };
         let mut written = 0;
@@ -181,8 +182,9 @@ impl DlqInspector {
                 // Payloads one by one: a page of them may be more than there is memory for.
                 let event = self.store.event(dead.id).await?;
                 let dead = DeadLetter { attempts: event.attempts, ..dead.with(event.payload) };
-                serde_json::to_writer(&mut *writer, &dead).map_err(|error| failed(error.into()))?;
-                writer.write_all(b"\n").map_err(failed)?;
+                let mut line = dlq_export::line(&dead).map_err(|error| failed(error.into()))?;
+                line.push(b'\n');
+                writer.write_all(&line).map_err(failed)?;
                 written += 1;
             }
         }

@@ -61,7 +61,7 @@ impl Event {
         &self.stored.metadata
     }
 
-    /// When it was published.
+    /// The time at which the event was published.
     pub fn created_at(&self) -> Timestamp {
         self.stored.created_at
     }
@@ -90,8 +90,8 @@ impl Event {
     /// The errors of the failed attempts before this one, oldest first.
     ///
     /// ```
-    /// # use redrive::Event;
-    /// async fn ship(event: Event) -> Result<(), std::io::Error> {
+    /// # use redrive::{Event, HandlerResult};
+    /// async fn ship(event: Event) -> HandlerResult {
     ///     if let Some(error) = event.previous_errors().last() {
     ///         println!("attempt {} after: {error}", event.attempt());
     ///     }

@@ -49,9 +49,9 @@
 //! ```
 //! use std::time::Duration;
 //! use redrive::retry::{ClassifyError, Failure, RetryOverride};
-//! use redrive::{Event, EventBus};
+//! use redrive::{Event, EventBus, HandlerResult};
 //!
-//! async fn charge(event: Event) -> Result<(), Failure> {
+//! async fn charge(event: Event) -> HandlerResult<Failure> {
 //!     match call_bank(event.payload()) {
 //!         200 => Ok(()),
 //!         400 => Err("the bank refuses this payment".permanent()), // a dead letter at once
@@ -164,6 +164,7 @@ mod cluster_budget;
 mod core;
 pub mod dispatcher;
 pub mod dlq;
+mod dlq_export;
 pub mod error;
 mod event;
 pub mod events;

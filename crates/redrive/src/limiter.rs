@@ -37,9 +37,9 @@ const STALL_AFTER: Duration = Duration::from_secs(1);
 /// Concurrency and rate limit of one subscription.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// How many attempts may run at once. 0 counts as 1.
+    /// Maximum number of attempts that run at once. 0 counts as 1.
     pub concurrency: usize,
-    /// How many attempts may start in a second; `None` for any number.
+    /// Maximum number of attempts that start in a second; `None` for no limit.
     pub per_second: Option<f64>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Limiter {
     /// Notified when an attempt ends: the next prefetched delivery starts.
     freed: Notify,
     backlog: Arc<Backlog>,
-    /// How many deliveries the consumers of a pull queue have asked for; `None` for an ordinary handler.
+    /// Number of deliveries that the consumers of a pull queue have asked for; `None` for an ordinary handler.
     demand: Option<Arc<Demand>>,
 }
 
@@ -61,7 +61,7 @@ struct State {
     running: usize,
     /// Prefetched deliveries that wait in memory for a permit.
     waiting: usize,
-    /// How many deliveries may wait in memory: the concurrency limit, and more where attempts end faster than the disk answers.
+    /// Maximum number of deliveries that wait in memory: the concurrency limit, and more if attempts end faster than the disk answers.
     prefetch_limit: usize,
     /// The smallest number of waiting deliveries at the end of an attempt, since the last prefetch.
     low_watermark: Option<usize>,
@@ -80,7 +80,7 @@ struct State {
     filled_at: Timestamp,
 }
 
-/// How many backlog deliveries to claim, with the state in which that was computed.
+/// Number of backlog deliveries to claim, with the state from which it was computed.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct PrefetchRequest {
     pub(crate) limit: usize,
@@ -277,7 +277,7 @@ impl Limiter {
         lock(&self.state).throttled_until.filter(|until| now < *until)
     }
 
-    /// How many backlog deliveries to claim now. Returns stalled prefetched deliveries to the backlog.
+    /// Computes the number of backlog deliveries to claim now. Returns stalled prefetched deliveries to the backlog.
     pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
         let mut state = lock(&self.state);
         let capacity = self.prefetch_capacity(&mut state, now);
@@ -373,7 +373,7 @@ fn whole(tokens: f64) -> usize {
 }
 
 impl State {
-    /// How many deliveries more may run or wait in memory.
+    /// Returns the number of further deliveries that may run or wait in memory.
     fn free(&self, concurrency: usize) -> usize {
         (concurrency + self.prefetch_limit).saturating_sub(self.running + self.waiting + self.requested)
     }

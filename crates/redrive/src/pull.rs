@@ -23,13 +23,13 @@ use crate::handler::{BoxFuture, Handler};
 use crate::lock::lock;
 use crate::settle_waiters::HeldClaim;
 
-/// How long a pull waits for more events after the first one.
+/// Time for which a pull waits for more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
 
 /// A pull ends at this many bytes of payloads, with the event that crosses it.
 const MAX_BATCH_BYTES: usize = 16 << 20;
 
-/// How many events consumers have asked for and not received. Shared by a queue and the limiter of its subscription.
+/// Number of events that consumers have asked for and not received. Shared by a queue and the limiter of its subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
     asked: AtomicUsize,
@@ -163,14 +163,14 @@ struct Puller {
     offers: mpsc::UnboundedSender<Offer>,
 }
 
-/// How many events to pull, for how long to lease them and how long to wait for the first one.
+/// Request for events: their maximum number, the time of their lease, and the time to wait for the first one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PullRequest {
     /// The largest number of events.
     pub limit: usize,
-    /// How long each event is leased.
+    /// Time for which each event is leased.
     pub lease: Duration,
-    /// How long to wait for the first event.
+    /// Maximum time to wait for the first event.
     pub wait: Duration,
 }
 
@@ -320,7 +320,7 @@ impl PullQueue {
         drop(released); // wakes the delivery, without the lock
     }
 
-    /// How many events are leased.
+    /// Returns the number of leased events.
     pub fn leased(&self) -> usize {
         lock(&self.state).leases.len()
     }

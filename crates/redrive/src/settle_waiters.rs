@@ -16,7 +16,7 @@ type Settled = Result<Finished, StoreError>;
 /// Waiting consumers by claim.
 pub(crate) struct SettleWaiters {
     store: Arc<dyn Store>,
-    /// How many consumers wait, so that a settlement without one takes no lock.
+    /// Number of waiting consumers, so that a settlement without one takes no lock.
     count: AtomicUsize,
     /// A std mutex: locked for a map operation, never across an await.
     waiting: Mutex<HashMap<ClaimRef, oneshot::Sender<Settled>>>,

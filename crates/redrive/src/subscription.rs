@@ -57,7 +57,7 @@ impl Subscription {
         self.timeout
     }
 
-    /// Its changes to the retry policy of the bus, if any.
+    /// The subscription's changes to the retry policy of the bus, if any.
     pub fn retry(&self) -> Option<&RetryOverride> {
         self.retry.as_ref()
     }
@@ -77,7 +77,7 @@ impl Subscription {
         self.admission.circuit.snapshot()
     }
 
-    /// How many retries its budget, or this process's share of it, can pay for now; `None` without a budget.
+    /// Returns the number of retries that the budget, or this process's share of it, can pay for now; `None` without a budget.
     pub fn retries_left(&self) -> Option<u32> {
         self.admission.budget.as_ref().map(Budget::left)
     }

@@ -10,7 +10,7 @@ use tokio::sync::{oneshot, watch};
 use crate::core::{Core, Phase};
 use crate::error::BusError;
 
-/// How often a publisher checks whether another process has finished its event.
+/// Interval at which a publisher checks whether another process has finished its event.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A delivery that is due later than its backoff by this was parked meanwhile.

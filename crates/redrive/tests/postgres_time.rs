@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use redrive::events::EventStatus;
-use redrive::retry::{BoxError, Clock, Jitter, RetryPolicy, VirtualTime};
+use redrive::retry::{BoxError, Clock, Jitter, RetryOverride, RetryPolicy, VirtualTime};
 use redrive::store::{PostgresOptions, PostgresStore};
 use redrive::{Event, EventBus};
 use redrive_retry::Timestamp;
@@ -87,6 +87,43 @@ async fn a_step_of_the_machines_clock_moves_no_delivery() {
         assert!(second - first > Duration::from_secs(1), "not early after a step of {step_ms} ms");
         bus.shutdown().await.unwrap();
     }
+}
+
+/// Also the promotion of a standby whose clock is behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_back_of_the_databases_clock_delays_no_retry() {
+    let schema = Schema::new().unwrap_or_else(|missing| panic!("{missing}"));
+    let (bus, _) = open(&schema, "one", Clock::system()).await;
+    let (seen, mut calls) = mpsc::unbounded_channel();
+    bus.subscribe("order.*", move |event: Event| {
+        let _ = seen.send(event.event_type().to_string());
+        let fails = event.attempt() == 1 && event.event_type().as_str() == "order.failed";
+        async move { if fails { Err("no") } else { Ok(()) } }
+    })
+    .retry(RetryOverride::new().base_delay_ms(3000))
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    bus.publish("order.failed", &1).enqueue().await.unwrap();
+    let mut next = async |secs| tokio::time::timeout(Duration::from_secs(secs), calls.recv()).await;
+    assert_eq!(next(20).await.unwrap().as_deref(), Some("order.failed"));
+    let scheduled =
+        bus.publish("order.scheduled", &1).due_at((SystemTime::now() + Duration::from_secs(60)).into());
+    let scheduled = scheduled.enqueue().await.unwrap();
+    let due_at = bus.store().event(scheduled).await.unwrap().due_at;
+    let (client, connection) = tokio_postgres::connect(schema.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let behind = format!(
+        "CREATE OR REPLACE FUNCTION {}.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+         $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 7200000 $$",
+        schema.name()
+    );
+    client.batch_execute(&behind).await.unwrap();
+    assert_eq!(next(10).await.expect("not two hours late").as_deref(), Some("order.failed"));
+    bus.publish("order.new", &1).enqueue().await.unwrap();
+    assert_eq!(next(10).await.expect("due at once").as_deref(), Some("order.new"));
+    assert_eq!(bus.store().event(scheduled).await.unwrap().due_at, due_at, "a date stays a date");
+    bus.shutdown().await.unwrap();
 }
 
 /// Process with this name and clock, and a lease of two seconds.

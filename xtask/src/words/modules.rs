@@ -1,4 +1,4 @@
-//! Finds pairs of top-level modules of a crate that use each other.
+//! Finds pairs of sibling modules that use each other, at every level of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,38 +24,76 @@ pub(super) fn check(shape: &Shape, files: &[ProductFile<'_>]) -> Vec<Finding> {
 }
 
 fn check_crate(shape: &Shape, name: &str, files: &[(&str, &ProductFile<'_>)]) -> Vec<Finding> {
-    let uses = uses(files);
-    let mut allowed: Vec<[&str; 2]> = Vec::new();
-    for pair in shape.mutual_modules.iter().filter(|pair| pair.crate_name == name) {
-        let [a, b] = &pair.modules;
-        allowed.push([a, b]);
-        allowed.push([b, a]);
-    }
+    let folders: BTreeSet<&str> =
+        files.iter().flat_map(|(below, _)| below.match_indices('/').map(|(at, _)| &below[..at])).collect();
+    let mut allowed: Vec<(&[String; 2], bool)> = shape
+        .mutual_modules
+        .iter()
+        .filter(|pair| pair.crate_name == name)
+        .map(|pair| (&pair.modules, false))
+        .collect();
     let mut findings = Vec::new();
-    for ((from, to), (file, line)) in &uses {
-        if from > to || allowed.contains(&[from, to]) {
-            continue;
-        }
-        if let Some((back, back_line)) = uses.get(&(to.clone(), from.clone())) {
+    for folder in std::iter::once("").chain(folders) {
+        for (pair, [(file, line), (back, back_line)]) in mutual_uses(folder, files) {
+            if let Some((_, used)) = allowed.iter_mut().find(|(allowed, _)| **allowed == pair) {
+                *used = true;
+                continue;
+            }
+            let [from, to] = pair;
             let message = format!(
                 "modules `{from}` and `{to}` of {name} use each other (`{to}` uses `{from}` at {back}:{back_line}): move what both need into a third module"
             );
-            findings.push(Finding { file: file.clone(), line: *line, message });
+            findings.push(Finding { file, line, message });
         }
+    }
+    let exists = |module: &String| {
+        let path = module.replace("::", "/");
+        files.iter().any(|(below, _)| {
+            below.strip_prefix(&path).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        })
+    };
+    for (pair, _) in allowed.iter().filter(|(pair, used)| !used && pair.iter().all(exists)) {
+        let message = format!(
+            "mutual_modules allows {pair:?} of {name}, which do not use each other: remove the entry"
+        );
+        findings.push(Finding { file: "xtask/words.toml".to_owned(), line: 1, message });
     }
     findings
 }
 
-fn uses(files: &[(&str, &ProductFile<'_>)]) -> Uses {
+/// Pairs of modules in a folder that use each other, in alphabetical order, with the place of each use.
+fn mutual_uses(folder: &str, files: &[(&str, &ProductFile<'_>)]) -> Vec<([String; 2], [(String, usize); 2])> {
+    let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+    let inside: Vec<(&str, &ProductFile<'_>)> =
+        files.iter().filter_map(|(below, file)| Some((below.strip_prefix(&prefix)?, *file))).collect();
+    let parents = if folder.is_empty() {
+        ["lib.rs".to_owned(), "main.rs".to_owned()]
+    } else {
+        [format!("{folder}/mod.rs"), format!("{folder}.rs")]
+    };
+    let parent =
+        files.iter().find(|(below, _)| parents.iter().any(|parent| parent == below)).map(|(_, file)| *file);
+    let uses = uses(&prefix, parent, &inside);
+    let path = |module: &str| format!("{prefix}{module}").replace('/', "::");
+    let mut found = Vec::new();
+    for ((from, to), place) in &uses {
+        if let Some(back) = uses.get(&(to.clone(), from.clone())).filter(|_| from < to) {
+            found.push(([path(from), path(to)], [place.clone(), back.clone()]));
+        }
+    }
+    found
+}
+
+/// Uses between the modules of one folder. `prefix` is the folder with a slash, or empty for the root of the crate.
+fn uses(prefix: &str, parent: Option<&ProductFile<'_>>, files: &[(&str, &ProductFile<'_>)]) -> Uses {
     let modules: BTreeSet<&str> = files.iter().filter_map(|(below, _)| top_module(below)).collect();
-    let exports =
-        files.iter().find(|(below, _)| *below == "lib.rs").map(|(_, root)| reexports(&modules, root));
-    let exports = exports.unwrap_or_default();
+    let exports = parent.map(|parent| reexports(&modules, parent)).unwrap_or_default();
+    let from_crate = format!("crate::{}", prefix.replace('/', "::"));
     let mut uses = Uses::new();
     for (below, file) in files {
         let Some(module) = top_module(below) else { continue };
         let to_root = format!("{}::", vec!["super"; depth(below)].join("::"));
-        for (line, path) in root_paths(&joined(file), &to_root) {
+        for (line, path) in root_paths(&joined(file), [&from_crate, &to_root]) {
             let used = modules.get(path.as_str()).copied().or_else(|| exports.get(&path).map(String::as_str));
             if let Some(used) = used.filter(|used| *used != module) {
                 let place = (file.path.to_owned(), line);
@@ -66,14 +104,14 @@ fn uses(files: &[(&str, &ProductFile<'_>)]) -> Uses {
     uses
 }
 
-/// Top-level module of a file below `src/`; `None` for the crate root and for programs.
+/// Module of a file below a folder; `None` for the module of the folder itself, the crate root and programs.
 fn top_module(below: &str) -> Option<&str> {
     let first = below.split('/').next()?;
     let name = first.strip_suffix(".rs").unwrap_or(first);
-    (!matches!(name, "lib" | "main" | "bin")).then_some(name)
+    (!matches!(name, "lib" | "main" | "bin" | "mod")).then_some(name)
 }
 
-/// Number of `super::` from this file to the crate root.
+/// Number of `super::` from this file to the folder's module.
 fn depth(below: &str) -> usize {
     let folders = below.matches('/').count();
     if below.ends_with("/mod.rs") { folders } else { folders + 1 }
@@ -85,10 +123,10 @@ fn joined(file: &ProductFile<'_>) -> String {
     lines.join("\n")
 }
 
-/// Names directly below the crate root that are used, with their line numbers.
-fn root_paths(code: &str, to_root: &str) -> Vec<(usize, String)> {
+/// Names directly below the prefixes that are used, with their line numbers.
+fn root_paths(code: &str, prefixes: [&str; 2]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for prefix in ["crate::", to_root] {
+    for prefix in prefixes {
         for (at, _) in code.match_indices(prefix) {
             let before = &code[..at];
             if before.ends_with(|c: char| is_word(c) || c == '$' || c == ':') {

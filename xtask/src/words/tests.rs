@@ -192,6 +192,30 @@ fn modules_that_use_each_other_are_found() {
 }
 
 #[test]
+fn modules_of_a_folder_that_use_each_other_are_found() {
+    let found = crate_findings(&[
+        ("crates/x/src/lib.rs", "mod a;\n"),
+        ("crates/x/src/a.rs", "mod b;\nmod c;\nmod d;\npub use d::Last;\n"),
+        ("crates/x/src/a/b.rs", "use super::c::C;\nuse crate::a::Last;\n"),
+        ("crates/x/src/a/c.rs", "use crate::a::b;\n"),
+        ("crates/x/src/a/d/mod.rs", "mod e;\nuse super::A;\n"),
+        ("crates/x/src/a/d/e.rs", "use super::super::b::B;\n"),
+    ]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("`a::b` and `a::c`") && found[1].contains("`a::b` and `a::d`"), "{found:?}");
+}
+
+#[test]
+fn an_allowed_pair_without_mutual_use_is_found() {
+    let found = crate_findings(&[
+        ("crates/redrive/src/bus.rs", "use crate::publish;\n"),
+        ("crates/redrive/src/publish.rs", ""),
+    ]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("remove the entry"), "{found:?}");
+}
+
+#[test]
 fn one_way_uses_and_allowed_pairs_are_not_found() {
     let one_way = [("crates/x/src/a.rs", "use crate::b::B;\n"), ("crates/x/src/b.rs", "use super::c;\n")];
     assert_eq!(crate_findings(&one_way), [""; 0]);

@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::file::{QUEUES, SCHEDULER};
-use super::layers::{KnownKeys, Layers, is_common, key, keys, layers, leaf, scheduler, standard, variable};
+use super::known_keys::{KnownKeys, key, keys, variable};
+use super::layers::{Layers, is_common, layers, leaf, scheduler, standard};
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::format;

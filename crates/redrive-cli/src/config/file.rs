@@ -4,7 +4,7 @@
 use clap::{Arg, ArgAction, Command};
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::layers::{KnownKeys, keys, try_value};
+use super::known_keys::{KnownKeys, keys, try_value};
 
 /// Minimum similarity (Jaro-Winkler) for a suggested key.
 const MIN_SIMILARITY: f64 = 0.75;

@@ -3,17 +3,18 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, Parser};
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _, Parser};
 
 use super::file::{self, File};
 use super::hidden_values::hide;
+use super::known_keys::{
+    KnownKeys, each, first_paragraph, key, keys, try_value, unset, variable, without_environment,
+};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use redrive_server::api::LimitArgs;
 use redrive_server::scheduler::SchedulerArgs;
-use redrive_server::serve::Serve;
 use redrive_server::serve::secret_key::SecretKeyArgs;
 use redrive_server::serve::sending::SendingArgs;
 use redrive_server::telemetry::TelemetryArgs;
@@ -131,71 +132,9 @@ fn wrong_variables(serve: &Command) -> Vec<String> {
     errors
 }
 
-/// Commands whose flags define the keys.
-pub(super) struct KnownKeys {
-    /// `redrive serve` without the environment.
-    pub(super) serve: Command,
-    /// `redrive scheduler` without the environment.
-    pub(super) scheduler: Command,
-}
-
-impl KnownKeys {
-    pub(super) fn new() -> Self {
-        let serve = without_environment(Serve::augment_args(Command::new("serve")));
-        let scheduler = SchedulerArgs::augment_args(Command::new("scheduler"));
-        KnownKeys { serve, scheduler: without_environment(scheduler) }
-    }
-}
-
-/// Keys of the file: every visible flag of a command.
-pub(super) fn keys(serve: &Command) -> Vec<(String, Arg)> {
-    let shown = serve.get_arguments().filter(|arg| !arg.is_hide_set());
-    shown.filter_map(|arg| Some((key(arg)?, arg.clone()))).collect()
-}
-
-/// Key of a flag in the file.
-pub(super) fn key(arg: &Arg) -> Option<String> {
-    Some(arg.get_long()?.replace('-', "_"))
-}
-
-/// Variable of a key in the environment.
-pub(super) fn variable(key: &str) -> String {
-    format!("REDRIVE_{}", key.to_ascii_uppercase())
-}
-
-/// Checks whether a flag accepts this value.
-pub(super) fn try_value(serve: &Command, arg: &Arg, value: &str) -> Result<(), String> {
-    if matches!(arg.get_action(), ArgAction::SetTrue) {
-        let is_switch = matches!(value, "true" | "false");
-        return if is_switch { Ok(()) } else { Err("use true or false".to_owned()) };
-    }
-    let flag = format!("--{}={value}", arg.get_long().unwrap_or_default());
-    let tried = serve.clone().no_binary_name(true).try_get_matches_from([flag]);
-    tried.map(drop).map_err(|error| first_paragraph(&hide(error)))
-}
-
-fn first_paragraph(error: &clap::Error) -> String {
-    let said = error.render().to_string();
-    let paragraph = said.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
-    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// Matches of the innermost subcommand.
 pub(super) fn leaf(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| leaf(inner))
-}
-
-/// Changes every argument of a command and its subcommands.
-fn each(command: Command, change: &dyn Fn(Arg) -> Arg) -> Command {
-    command.mut_args(change).mut_subcommands(|below| each(below, change))
-}
-
-fn unset(arg: Arg) -> Arg {
-    arg.env(Resettable::<clap::builder::OsStr>::Reset)
-}
-
-fn without_environment(command: Command) -> Command {
-    each(command, &unset)
 }
 
 /// Gives every flag of `redrive serve` and `redrive scheduler` a variable.

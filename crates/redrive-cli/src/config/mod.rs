@@ -7,6 +7,7 @@
 mod check;
 mod file;
 mod hidden_values;
+mod known_keys;
 mod layers;
 
 use std::io::Write;
@@ -56,7 +57,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::layers::{KnownKeys, is_common, keys};
+    use crate::config::known_keys::{KnownKeys, keys};
+    use crate::config::layers::is_common;
 
     /// The example with every commented default in force.
     fn with_defaults() -> String {

@@ -49,7 +49,7 @@ pub(super) struct Tally {
     pub(super) pattern: &'static str,
     pub(super) calls: u64,
     pub(super) failures: u64,
-    /// Its simulated behaviour.
+    /// The subscription's simulated behaviour.
     pub(super) habit: String,
 }
 

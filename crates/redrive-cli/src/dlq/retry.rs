@@ -170,7 +170,7 @@ pub(super) async fn retry_all(
     }
 }
 
-/// How long a redrive at a rate takes, for people.
+/// Describes the duration of a redrive of `number` events at a rate, for people.
 fn takes(number: u64, rate: u32) -> String {
     let time = format::short_duration(number.saturating_mul(1000) / u64::from(rate));
     format!(" at {rate}/s, which takes about {time}")

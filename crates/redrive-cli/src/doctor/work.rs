@@ -139,7 +139,7 @@ fn orphans(found: &[WaitingDeliveries]) -> Finding {
     Finding::act(
         "deliveries",
         format!("{}, which is not a subscription on record", listed(orphans.into_iter(), ", ")),
-        "start the program that subscribes under that name: they wait for it",
+        "start the program that subscribes under that name before a bus dispatches them: otherwise they become dead letters with the reason no_subscription",
     )
 }
 

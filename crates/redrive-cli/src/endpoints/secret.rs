@@ -53,7 +53,7 @@ pub(super) struct RotateSecret {
     /// The endpoint
     #[arg(value_name = "ID")]
     id: EndpointId,
-    /// How long the old secret keeps signing; 0s stops it at once
+    /// Keep signing with the old secret for this time; 0s stops it at once
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "24h")]
     overlap: Duration,
     #[command(flatten)]

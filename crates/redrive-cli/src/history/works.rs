@@ -44,7 +44,7 @@ pub(crate) enum End {
     Succeeded(Timestamp),
     /// It used up its attempts, or its next one came too late.
     Dead,
-    /// Its last error was permanent.
+    /// The last error was permanent.
     Permanent,
 }
 

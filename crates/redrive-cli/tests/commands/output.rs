@@ -29,7 +29,7 @@ fn with_dead_letters(world: &World, errors: &[&str]) {
 }
 
 /// Stores messages in review: queue and error of each.
-fn with_reviews(world: &World, tasks: &[(&str, &str)]) {
+pub(super) fn with_reviews(world: &World, tasks: &[(&str, &str)]) {
     world.publish("seed", "1");
     let file = rusqlite::Connection::open(world.folder.path().join("redrive.db")).unwrap();
     for (n, (queue, error)) in tasks.iter().enumerate() {
@@ -101,6 +101,8 @@ fn redriving_and_purging_many_say_the_number_and_need_a_yes() {
         let mut world = World::on_file();
         with_dead_letters(&world, &["a", "a", "b"]);
         if by_server {
+            // The redriven events wait for it. Without a subscription they would be dead again.
+            world.json(&["endpoints", "add", "http://127.0.0.1:9/", "--pattern", "bad"]);
             world.serve_for_commands();
         }
         let said = world.refused(1, &["dlq", "retry", "--all", "--rate", "50/s"]);

@@ -11,6 +11,7 @@
 //! assert_eq!(manager.audit_failures(), 0);
 //! ```
 
+mod auditor;
 mod channel;
 mod event;
 mod fanout;
@@ -19,6 +20,7 @@ mod log_entry;
 mod sink;
 mod tracing_sink;
 
+pub(crate) use self::auditor::Auditor;
 pub use self::channel::ChannelSink;
 pub use self::event::{
     AuditEvent, IdempotencyAction, IdempotencyUse, RetryAttempt, RetryDecision, RetryExhausted,
@@ -26,7 +28,6 @@ pub use self::event::{
 pub use self::fanout::Fanout;
 pub use self::json_lines::JsonLinesSink;
 pub use self::log_entry::{Level, RetryLogEntry};
-pub(crate) use self::sink::Auditor;
 pub use self::sink::{AuditError, AuditSink};
 pub use self::tracing_sink::TracingSink;
 

@@ -57,7 +57,7 @@ pub struct CallWindow {
     slice_ms: u64,
     /// Number of the newest slice since the Unix epoch.
     newest: u64,
-    /// What each event that may come again has contributed. An event that succeeds at once is not kept: it does not come again.
+    /// Contribution of each event that may come again. An event that succeeds at once is not kept: it does not come again.
     events: HashMap<u128, Contribution>,
 }
 

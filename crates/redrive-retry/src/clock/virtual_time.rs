@@ -36,7 +36,7 @@ struct VirtualState {
     next_sleeper: u64,
     /// Number of advances of the time.
     advances: u64,
-    /// How far the wall clock is ahead of `now`, in milliseconds.
+    /// Lead of the wall clock over `now`, in milliseconds.
     wall_ahead_ms: i64,
     /// Number of steps of the wall clock.
     wall_steps: u64,
@@ -165,7 +165,7 @@ impl VirtualTime {
         }
     }
 
-    /// How often the wall clock was stepped.
+    /// Returns the number of steps of the wall clock.
     pub(super) fn wall_steps(&self) -> u64 {
         self.lock().wall_steps
     }

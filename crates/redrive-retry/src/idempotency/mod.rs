@@ -11,10 +11,12 @@ mod canonical;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod key;
+mod key_error;
 mod memory;
 mod store;
 
-pub use self::key::{Fingerprint, IdempotencyKey, KeyError};
+pub use self::key::{Fingerprint, IdempotencyKey};
+pub use self::key_error::KeyError;
 pub use self::memory::MemoryStore;
 pub use self::store::{
     ABANDONED_AFTER, Begin, IdempotencyError, IdempotencyRecord, IdempotencyStore, KeyState, OwnerToken,

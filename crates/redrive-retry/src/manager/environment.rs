@@ -29,7 +29,7 @@ pub(super) struct Idempotency {
     pub(super) claim_policy: RetryPolicy,
     /// For recording a result.
     pub(super) record_policy: RetryPolicy,
-    /// How long a result is kept, unless the call says otherwise.
+    /// Time for which a result is kept, unless the call says otherwise.
     pub(super) keep: Duration,
 }
 

@@ -22,7 +22,7 @@ use crate::identity::Identity;
 use crate::setters;
 use crate::timestamp::Timestamp;
 
-/// How long a result is kept by default. A choice of this crate: the specified cache has no expiry, and would grow for ever.
+/// Time for which a result is kept by default. A choice of this crate: the specified cache has no expiry, and would grow for ever.
 pub(super) const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// Longest time for which a result is kept: a century, which no store's clock arithmetic exceeds.

@@ -11,6 +11,7 @@ mod ext;
 mod idempotent;
 mod meter;
 mod pause;
+mod run;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

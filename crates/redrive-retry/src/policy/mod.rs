@@ -226,7 +226,7 @@ pub enum PolicyError {
     TooLong {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// The field's value.
         value: Duration,
     },
     /// A duration is not a whole number of milliseconds.
@@ -234,7 +234,7 @@ pub enum PolicyError {
     NotWholeMillis {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// The field's value.
         value: Duration,
     },
     /// A number is negative or has a fraction.
@@ -242,7 +242,7 @@ pub enum PolicyError {
     NotACount {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// The field's value.
         value: f64,
     },
     /// A timeout or deadline is 0.
@@ -258,7 +258,7 @@ pub enum PolicyError {
     NotATime {
         /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// The field's value.
         value: f64,
     },
     /// A jitter factor is outside 0..=1.

@@ -33,7 +33,7 @@ const LEASE: Duration = Duration::from_secs(5);
 /// `Retry-After` while another request has the key.
 const IN_PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
-/// How to continue with a request.
+/// A request to execute, or the recorded answer of an earlier one.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Execute it.

@@ -18,7 +18,7 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Its name, its status and its title.
+            /// Returns the name, the HTTP status and the title of the problem.
             fn parts(self) -> (&'static str, StatusCode, &'static str) {
                 match self {
                     $(Code::$variant => ($name, StatusCode::$status, $title),)*

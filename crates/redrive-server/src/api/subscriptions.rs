@@ -147,7 +147,7 @@ async fn show_subscription(
 
 /// Remove a subscription
 ///
-/// Its open deliveries are dead-lettered with that reason.
+/// The subscription's open deliveries are dead-lettered; their error says that the subscription was removed.
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 204, description = "Removed")))]

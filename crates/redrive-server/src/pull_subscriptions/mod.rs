@@ -47,7 +47,7 @@ struct RegisteredQueue {
 pub(crate) enum PullSubscriptionError {
     #[error("there is no subscription {0}: PUT /v1/subscriptions/{0} creates one")]
     NotFound(PullSubscriptionName),
-    /// Its patterns are unknown, and matching events would be lost.
+    /// The document cannot be read, so the patterns are unknown, and matching events would be lost.
     #[error(
         "the subscription in the document {key} cannot be read ({why}): restore it from a backup, or put the document right"
     )]

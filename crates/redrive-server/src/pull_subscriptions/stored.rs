@@ -65,7 +65,7 @@ pub(crate) struct Body {
     pub(crate) lease_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryOverride>,
-    /// Its open deliveries are dead-lettered.
+    /// Whether the subscription was removed; its open deliveries are dead-lettered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_removed: bool,
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use redrive_retry::duration::parse_duration;
 use redrive_scheduler::{Nats, NatsSettings, Rabbit, RabbitSettings, SchedulerError, Settings, Transport};
 
+use super::delay::milliseconds;
 use super::queue_policy::QueuePolicy;
 use crate::api::LimitArgs;
 use crate::database::DatabaseArgs;
@@ -139,7 +140,7 @@ struct RetryArgs {
     /// Maximum republishes in flight; the rest waits on disk
     #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     in_flight: u32,
-    /// How long to keep republished messages, or forever
+    /// Keep republished messages for this time, or forever
     #[arg(long, value_name = "DURATION", env = "REDRIVE_SCHEDULER_RETENTION", default_value = "7d")]
     retention: Retention,
 }
@@ -222,15 +223,6 @@ fn usage(variable: &str, error: &SchedulerError) -> Failure {
     Failure::Usage(format!("{variable}: {error}"))
 }
 
-/// Parses a duration; a bare number is in milliseconds, as in the specified variables.
-pub(super) fn milliseconds(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().map(Duration::from_millis).map_err(|_| "the duration is too long".to_owned());
-    }
-    parse_duration(text).map_err(|error| format!("{error}; a bare number is in milliseconds"))
-}
-
 /// Parses a poll interval; a shorter one would keep the database busy.
 fn poll_interval(text: &str) -> Result<Duration, String> {
     let interval = milliseconds(text)?;
@@ -257,16 +249,6 @@ mod tests {
         assert_eq!(format!("{settings:?}"), format!("{specified:?}"));
         assert_eq!(args.listen().to_string(), "127.0.0.1:8086");
         assert_eq!(args.check().unwrap(), "amqp://guest@localhost:5672", "the default user of AMQP");
-    }
-
-    #[test]
-    fn a_bare_delay_is_in_milliseconds() {
-        for (text, millis) in [("2000", 2000), ("2s", 2000), ("0", 0), ("1m", 60_000), (" 5 ", 5)] {
-            assert_eq!(milliseconds(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "-1", "soon", "1.5", "99999999999999999999"] {
-            assert!(milliseconds(text).is_err(), "{text}");
-        }
     }
 
     #[test]

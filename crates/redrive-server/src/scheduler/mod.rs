@@ -1,6 +1,7 @@
 //! `redrive scheduler`: runs the retry scheduler with its HTTP API.
 
 pub(crate) mod args;
+mod delay;
 mod metrics;
 pub(crate) mod queue_policy;
 mod service;

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use redrive_scheduler::QueueSettings;
 
-use super::args::milliseconds;
+use super::delay::milliseconds;
 
 /// Keys of the settings.
 pub(crate) const KEYS: [&str; 3] = ["base_delay", "max_delay", "max_retries"];

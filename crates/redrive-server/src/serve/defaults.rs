@@ -34,12 +34,12 @@ pub(crate) struct DeliveryArgs {
     /// Maximum deliveries in flight, for all endpoints together; the rest waits on disk
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) in_flight: u32,
-    /// How long to keep handled events, or forever; dead letters stay until they are purged
+    /// Keep handled events for this time, or forever; dead letters stay until they are purged
     #[arg(long, value_name = "DURATION", default_value = "7d")]
     pub(super) retention: Retention,
 }
 
-/// How long handled events are kept.
+/// Time for which handled events are kept; `None` for ever.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Retention(pub Option<Duration>);
 

@@ -39,7 +39,7 @@ pub(crate) struct Server {
     router: Router,
     http: http1::Builder,
     connections: Arc<Connections>,
-    /// How long a client may stop reading.
+    /// Maximum time for which a client may stop reading.
     write_timeout: Duration,
     in_flight: GracefulShutdown,
 }

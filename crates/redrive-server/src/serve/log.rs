@@ -1,5 +1,6 @@
 //! Sets up logging to standard error, as text or JSON, and passes spans to the telemetry layer.
 
+mod fields;
 mod lines;
 mod summary;
 
@@ -24,7 +25,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// How failed attempts are logged.
+/// Log format of failed attempts: one entry each, or summaries.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogRetries {
     /// One warning for each failed attempt

@@ -72,7 +72,10 @@ impl SecretKeyArgs {
         }
         let path = self.secret_key_file.clone().unwrap_or_else(|| default_path(db));
         let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
+            Ok(text) => {
+                warn_if_others_can_read(&path);
+                text
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => create(&path, db)?,
             Err(error) => {
                 return Err(Failure::Failed(format!("cannot read the key {}: {error}", path.display())));
@@ -81,6 +84,20 @@ impl SecretKeyArgs {
         let keys = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Vault::new(keys).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
     }
+}
+
+/// Logs a warning if other users of the machine can read the key.
+fn warn_if_others_can_read(path: &Path) {
+    #[cfg(unix)]
+    if let Ok(found) = path.metadata() {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777;
+        if mode & 0o077 != 0 {
+            let (path, mode) = (path.display(), format!("{mode:03o}"));
+            tracing::warn!(target: "redrive::serve", %path, mode, "other users can read the key of endpoint secrets: run chmod 600 on it");
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
 }
 
 /// Default path of the key file.

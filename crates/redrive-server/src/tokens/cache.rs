@@ -16,6 +16,9 @@ use crate::documents::all_documents;
 /// Age at which the cache checks for changes.
 const MAX_AGE: Duration = Duration::from_millis(700);
 
+/// Age after which the cached tokens are read again for an unknown secret. Failed authentication has its own rate limit.
+const MAX_AGE_OF_UNKNOWN: Duration = Duration::from_millis(50);
+
 /// Precision of the recorded last use. Recording it is a write, so not every request does it.
 const LAST_USE_PRECISION: Duration = Duration::from_secs(3600);
 
@@ -58,6 +61,16 @@ pub(crate) enum Lookup {
     Unknown,
 }
 
+/// Compares every token, each in constant time.
+fn entry_of(cached: &CachedTokens, shown: SecretHash) -> Option<Arc<Entry>> {
+    cached.entries.iter().fold(
+        None,
+        |found, entry| {
+            if entry.hash == Some(shown) { Some(Arc::clone(entry)) } else { found }
+        },
+    )
+}
+
 impl TokenCache {
     pub(crate) fn new(store: Arc<dyn Store>, requests_per_second: u32) -> Self {
         TokenCache {
@@ -75,15 +88,13 @@ impl TokenCache {
 
     /// Looks a secret up. Every token is compared, each in constant time.
     pub(crate) async fn find(&self, secret: &str) -> Result<Lookup, StoreError> {
-        let cached = self.cached().await?;
         let shown = SecretHash::of(secret);
-        let mut found = None;
-        for entry in &cached.entries {
-            if entry.hash == Some(shown) {
-                found = Some(entry);
-            }
+        let mut found = entry_of(self.cached().await?.as_ref(), shown);
+        if found.is_none() {
+            // It may have been created a moment ago, by the command line or another server.
+            found = entry_of(self.cached_for(MAX_AGE_OF_UNKNOWN).await?.as_ref(), shown);
         }
-        let Some(entry) = found else { return Ok(Lookup::Unknown) };
+        let Some(entry) = &found else { return Ok(Lookup::Unknown) };
         let now = self.store.clock().now();
         if entry.token.is_expired(now) {
             return Ok(Lookup::Expired);
@@ -108,11 +119,15 @@ impl TokenCache {
     }
 
     async fn cached(&self) -> Result<Arc<CachedTokens>, StoreError> {
-        if let Some(cached) = self.fresh() {
+        self.cached_for(MAX_AGE).await
+    }
+
+    async fn cached_for(&self, max_age: Duration) -> Result<Arc<CachedTokens>, StoreError> {
+        if let Some(cached) = self.fresh(max_age) {
             return Ok(cached);
         }
         let _refresh_lock = self.refreshing.lock().await;
-        if let Some(cached) = self.fresh() {
+        if let Some(cached) = self.fresh(max_age) {
             return Ok(cached);
         }
         let before = Arc::clone(&self.cached.read().unwrap_or_else(PoisonError::into_inner));
@@ -130,9 +145,9 @@ impl TokenCache {
         Ok(cached)
     }
 
-    fn fresh(&self) -> Option<Arc<CachedTokens>> {
+    fn fresh(&self, max_age: Duration) -> Option<Arc<CachedTokens>> {
         let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
-        cached.since.is_some_and(|since| since.elapsed() < MAX_AGE).then(|| Arc::clone(&cached))
+        cached.since.is_some_and(|since| since.elapsed() < max_age).then(|| Arc::clone(&cached))
     }
 
     /// Keeps rate limit and last use when the document of a token changes.

@@ -55,6 +55,25 @@ fn repeated_ids(rows: &[Row]) -> Vec<bool> {
     rows.iter().map(|row| !ids.insert(row.event.id)).collect()
 }
 
+/// Returns a repeated id that stands for different events, one of them of a publish of several.
+fn ambiguous_id(rows: &[Row], is_repeated: &[bool], batches: &[Range<usize>]) -> Option<EventId> {
+    let mut repeated = (0..rows.len()).filter(|index| is_repeated[*index]).peekable();
+    if batches.is_empty() || repeated.peek().is_none() {
+        return None;
+    }
+    let firsts: HashMap<EventId, usize> = (0..rows.len())
+        .filter(|index| !is_repeated[*index])
+        .map(|index| (rows[index].event.id, index))
+        .collect();
+    let is_of_batch = |index: &usize| batches.iter().any(|batch| batch.contains(index));
+    let content = |index: usize| (&rows[index].event.event_type, &rows[index].event.payload);
+    repeated.find_map(|index| {
+        let id = rows[index].event.id;
+        let first = firsts.get(&id)?;
+        ((is_of_batch(&index) || is_of_batch(first)) && content(index) != content(*first)).then_some(id)
+    })
+}
+
 /// Rows, with in-flight slots for those that start at once.
 #[derive(Debug)]
 pub(super) struct Batch {
@@ -67,6 +86,8 @@ pub(super) struct Batch {
     is_repeated: Vec<bool>,
     /// The rows of publishes of several events: stored all or none of each publish, so that an id of another event refuses it.
     batches: Vec<Range<usize>>,
+    /// An id of such a publish that another publish uses for another event: they cannot share a statement.
+    ambiguous: Option<EventId>,
     fence: Fence,
     is_registered: bool,
 }
@@ -99,7 +120,9 @@ impl Batch {
             }
         }
         let fence = Fence { owner: owner.unwrap_or(0), token };
-        Batch { rows, events, deliveries, is_repeated, batches, fence, is_registered: owner.is_some() }
+        let ambiguous = ambiguous_id(&rows, &is_repeated, &batches);
+        let is_registered = owner.is_some();
+        Batch { rows, events, deliveries, is_repeated, batches, ambiguous, fence, is_registered }
     }
 
     /// Returns the rows and frees their slots.
@@ -118,6 +141,9 @@ impl Batch {
 
     /// Stores all events, or none, by one statement if it can. Ids that existed before are answered behind a barrier.
     pub(super) async fn store(&self, session: &Session) -> Result<Inserted, Error> {
+        if let Some(id) = self.ambiguous {
+            return Ok(Inserted::IdTaken(id));
+        }
         let mut parts = self.parts();
         if parts.len() > 1 {
             return self.store_in_transaction(session).await;
@@ -312,7 +338,7 @@ pub(super) enum Inserted {
     IdTaken(EventId),
 }
 
-/// Why a transaction was rolled back.
+/// Cause of the rollback of a transaction.
 enum Undone {
     Taken(EventId),
     Failed(Error),

@@ -13,14 +13,6 @@ use crate::error::StoreError;
 use crate::query::AuditLine;
 use crate::sql::audit;
 
-/// Writes under a lock, one process at a time, so that lines become visible in key order. Commits asynchronously: no caller
-/// waits for the line, and the lock is held only briefly.
-pub(super) const WRITE: &str = "
-    WITH locked AS MATERIALIZED (
-      SELECT pg_advisory_xact_lock(to_regnamespace($1)::oid::integer, -2), set_config('synchronous_commit', 'off', true))
-    INSERT INTO redrive.audit (at, line)
-    SELECT l.at, l.line FROM locked, unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS l(at, line, place) ORDER BY l.place";
-
 const LINES: &str = "SELECT key, at, line FROM redrive.audit WHERE key > $1 ORDER BY key LIMIT $2";
 
 /// Deletes a limited number of lines, so that no transaction is long.

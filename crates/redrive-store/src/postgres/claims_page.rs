@@ -9,13 +9,9 @@ use tokio_postgres::Error;
 use super::session::Session;
 use crate::work::ClaimKey;
 
-/// The table of events or of deliveries, with its statements.
+/// The table of events or of deliveries.
 pub(super) struct Table {
     select_page: &'static str,
-    /// Releases the claims of a dead process and charges their attempts. See `recover`.
-    pub(super) take_over: &'static str,
-    /// Releases claims that this process does not know. See `reconcile`.
-    pub(super) release: &'static str,
     /// Makes the claim key of a row. The event of a delivery does not matter here.
     pub(super) claim_key: fn(i64) -> ClaimKey,
 }
@@ -33,17 +29,10 @@ macro_rules! select_page {
     };
 }
 
-pub(super) const EVENTS: Table = Table {
-    select_page: select_page!("event"),
-    take_over: super::recover::TAKE_OVER_EVENTS,
-    release: super::reconcile::RELEASE_EVENTS,
-    claim_key: ClaimKey::Event,
-};
+pub(super) const EVENTS: Table = Table { select_page: select_page!("event"), claim_key: ClaimKey::Event };
 
 pub(super) const DELIVERIES: Table = Table {
     select_page: select_page!("delivery"),
-    take_over: super::recover::TAKE_OVER_DELIVERIES,
-    release: super::reconcile::RELEASE_DELIVERIES,
     claim_key: |key| ClaimKey::Delivery { delivery: key, event: 0 },
 };
 

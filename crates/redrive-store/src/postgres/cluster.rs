@@ -9,7 +9,7 @@ use redrive_retry::Timestamp;
 use redrive_retry::breaker::CallCounts;
 use tokio_postgres::Row;
 
-use super::process::millis;
+use super::value::millis;
 use super::{PostgresStore, remote_subscriptions, rows};
 use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitState, CircuitView, MAX_NODES_PER_CIRCUIT};

@@ -70,7 +70,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// How far the database's clock is ahead of this machine's, in milliseconds.
+/// Difference by which the database's clock is ahead of this machine's, in milliseconds.
 pub(super) async fn ahead_of_machine_ms(session: &Session) -> Result<i64, StoreError> {
     Ok(measure(session).await?.as_millis() - Clock::system().now().as_millis())
 }

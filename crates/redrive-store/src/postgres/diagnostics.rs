@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redrive_retry::Timestamp;
 use tokio_postgres::Row;
 
-use super::process::{DECLARED_DEAD, lease_expired};
+use super::process_state::{DECLARED_DEAD, lease_expired};
 use super::{PostgresStore, rows};
 use crate::error::StoreError;
 
@@ -16,7 +16,7 @@ pub struct Diagnostics {
     pub version: String,
     /// The round-trip time of an empty query.
     pub round_trip: Duration,
-    /// How far the database's clock is ahead of this machine's, in milliseconds.
+    /// Difference by which the database's clock is ahead of this machine's, in milliseconds.
     pub clock_offset_ms: i64,
     /// The size of all tables and indexes.
     pub bytes: u64,
@@ -31,11 +31,11 @@ pub struct Diagnostics {
 /// A process that shares the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessRow {
-    /// Its instance name.
+    /// The instance name of the process.
     pub instance: String,
-    /// Its process id on its machine.
+    /// The process id on its machine.
     pub pid: i64,
-    /// When it registered.
+    /// The time at which the process registered.
     pub started_at: Timestamp,
     /// Whether its lease has not expired.
     pub is_alive: bool,

@@ -40,7 +40,7 @@ const DIALECT: Dialect = Dialect {
 const IN_ANY_ERROR: &str = r#"EXISTS (
     SELECT 1 FROM redrive.event te
     LEFT JOIN redrive.delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription,
-    LATERAL (SELECT coalesce(tv.last_error, te.last_error) AS errors) t,
+    LATERAL (SELECT CASE WHEN tv.key IS NULL THEN te.last_error ELSE tv.last_error END AS errors) t,
     json_array_elements_text(CASE WHEN errors IS NULL THEN '[]' WHEN errors LIKE '["%"]' THEN errors::json
                                   ELSE json_build_array(errors) END) AS one
     WHERE te.key = d.event_key AND strpos(one, ?) > 0)"#;
@@ -48,7 +48,7 @@ const IN_ANY_ERROR: &str = r#"EXISTS (
 fn letters<P: Payload>() -> String {
     format!(
         "SELECT e.key, e.id, e.type, {}, p.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-                coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key
+                coalesce(v.retry_count, e.retry_count), CASE WHEN v.key IS NULL THEN e.last_error ELSE v.last_error END, d.key
          FROM redrive.dead_letter d JOIN redrive.event e ON e.key = d.event_key
          LEFT JOIN redrive.payload p ON p.event_key = d.event_key
          LEFT JOIN redrive.delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription",

@@ -19,8 +19,8 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::background_writes::BackgroundWrite;
-use super::process::millis;
 use super::session::Session;
+use super::value::millis;
 use super::{PostgresStore, Shared, nul_escape, rows};
 use crate::error::StoreError;
 use crate::sql::idempotency::{Change, IN_PROGRESS, KeyCheck, KeyRow, owner_methods, unavailable};
@@ -61,10 +61,6 @@ const CHANGE: &str = "
 
 const RELEASE: &str = "
     DELETE FROM redrive.idempotency WHERE key = $1 AND state = 1 AND owner = $2 RETURNING 1";
-
-pub(super) const RELEASE_MANY: &str = "
-    DELETE FROM redrive.idempotency r USING unnest($1::text[], $2::uuid[]) AS u(key, owner)
-    WHERE r.key = u.key AND r.owner = u.owner AND r.state = 1";
 
 const READ: &str = concat!("SELECT ", columns!(), " FROM redrive.idempotency r WHERE r.key = $1");
 

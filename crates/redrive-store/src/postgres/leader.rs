@@ -13,9 +13,8 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::Shared;
-use super::process::millis;
 use super::session::Session;
-use super::value::Value;
+use super::value::{Value, millis};
 use crate::error::StoreError;
 
 const MAX_LEASE: Duration = Duration::from_secs(3);

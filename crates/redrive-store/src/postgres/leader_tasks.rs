@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use redrive_retry::Timestamp;
 use tokio::sync::Notify;
 
-use super::process::DECLARED_DEAD;
+use super::process_state::DECLARED_DEAD;
 use super::recover::{self, Search};
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, cluster, idempotency, leader, lock, maintenance, rows};
+use super::{Shared, clock_step, cluster, idempotency, leader, lock, maintenance, rows};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, retention_cutoff};
@@ -37,6 +37,8 @@ pub(super) struct LeaderTasks {
 struct Schedule {
     clean: NextRun,
     count: NextRun,
+    /// Duration of this leadership when it last moved work that was written in the future.
+    rewound: Option<Duration>,
     /// The key after which the next search for expired events continues.
     clean_after: Option<i64>,
 }
@@ -55,6 +57,24 @@ impl NextRun {
 
     fn is_now(self, now: Timestamp) -> bool {
         self.at <= now || now < self.since
+    }
+}
+
+impl LeaderTasks {
+    /// Whether work that was written in the future is moved now: as a leadership starts, and then at every interval until all processes
+    /// must have measured the time.
+    pub(super) fn should_rewind(&self, led_for: Duration, interval: Duration) -> bool {
+        let mut next = lock(&self.next);
+        let is_due = match next.rewound {
+            Some(last) if !led_for.is_zero() && last <= led_for => {
+                led_for - last >= interval && last < interval * 2
+            }
+            _ => true,
+        };
+        if is_due {
+            next.rewound = Some(led_for);
+        }
+        is_due
     }
 }
 
@@ -93,16 +113,16 @@ pub(super) async fn maintain(
 
 /// Stands for election and, as the leader, takes over from dead processes. Returns whether this process leads.
 async fn lead(shared: &Shared, now: Timestamp) -> Result<bool, StoreError> {
-    let leads = {
+    let led_for = {
         let mut leader_session = shared.leader_session.lock().await;
         let session = shared.dedicated_session(&mut leader_session).await?;
         shared.leader_tasks.has_been_candidate.store(true, Ordering::Release); // before: the answer may be lost
-        leader::elect(shared, session).await?.is_some()
+        leader::elect(shared, session).await?
     };
-    if leads {
-        recover::recover(shared, now, Search::AsLeader).await?;
-    }
-    Ok(leads)
+    let Some(led_for) = led_for else { return Ok(false) };
+    clock_step::rewind(shared, led_for).await?;
+    recover::recover(shared, now, Search::AsLeader).await?;
+    Ok(true)
 }
 
 /// Runs the due tasks. Returns whether there is more to clean up.

@@ -12,7 +12,7 @@ use super::connector::Purpose;
 use super::session::Session;
 use crate::error::StoreError;
 
-/// How often the connection and the lock are checked.
+/// Interval between checks of the connection and the lock.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Does not wait: if the lock is taken, it belongs to a lost connection of this process that the server has not closed yet.

@@ -26,7 +26,7 @@ pub struct PostgresOptions {
     /// The instance name of this process. A process that restarts under the same name on the same machine recovers its claims
     /// at once; other processes wait until the lease has expired. Default: the host name.
     pub instance: String,
-    /// How long a process keeps its claims after its last heartbeat.
+    /// Time for which a process keeps its claims after its last heartbeat.
     pub lease: Duration,
     /// Number of connections for appends and settlements. A free connection sends all queued ones as one batch.
     pub write_connections: usize,
@@ -40,9 +40,9 @@ pub struct PostgresOptions {
     pub durability: Durability,
     /// The server cancels a statement, and an idle transaction, after this time.
     pub statement_timeout: Duration,
-    /// How long a call waits for an unreachable server before it fails.
+    /// Time for which a call waits for an unreachable server before it fails.
     pub outage_timeout: Duration,
-    /// How often to poll for work that other processes have stored without a notification.
+    /// Interval between polls for work that other processes have stored without a notification.
     pub poll_interval: Duration,
     /// For a transaction pooler (PgBouncer): no LISTEN, no session locks, no session settings, no prepared statements. The pooler must set
     /// the timeouts, and a restarted process waits for its own lease to expire. The address can set it, too: `?poll_only=true`.

@@ -5,22 +5,12 @@ use std::time::Duration;
 
 use super::database_time::TimeRequest;
 use super::owned_claims::Oldest;
+use super::process_state::DECLARED_DEAD;
 use super::server_epoch::server_epoch;
 use super::session::Session;
+use super::value::millis;
 use super::{Shared, leader, reconcile};
 use crate::error::StoreError;
-
-/// Value of `void_until` for a process that was declared dead: its claims are void, whatever their token.
-pub(super) const DECLARED_DEAD: i64 = i64::MAX;
-
-/// Whether a lease has expired: the last heartbeat is older than the lease, or as far in the future. In that case the clock
-/// was set back, and a living process has sent another heartbeat since.
-macro_rules! lease_expired {
-    () => {
-        "NOT (beats_at > redrive.now_ms() - lease_ms AND beats_at <= redrive.now_ms() + lease_ms)"
-    };
-}
-pub(super) use lease_expired;
 
 /// Commits synchronously, whatever the durability: a crashed server could give a forgotten key to another process.
 const REGISTER: &str = concat!(
@@ -203,9 +193,4 @@ impl Shared {
         let statement = if self.owned_claims.is_empty() { LEAVE } else { LEAVE_CLAIMS };
         session.execute(statement, &[&owner, &DECLARED_DEAD]).await
     }
-}
-
-/// Milliseconds, capped so that they can be added to a time without overflow.
-pub(super) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

@@ -4,7 +4,7 @@
 use super::Shared;
 use super::claims_page::{DELIVERIES, EVENTS};
 use super::owned_claims::Oldest;
-use super::process::DECLARED_DEAD;
+use super::process_state::DECLARED_DEAD;
 use super::session::Session;
 use crate::error::StoreError;
 
@@ -29,8 +29,8 @@ macro_rules! release {
         )
     };
 }
-pub(super) const RELEASE_EVENTS: &str = release!("event");
-pub(super) const RELEASE_DELIVERIES: &str = release!("delivery");
+const RELEASE_EVENTS: &str = release!("event");
+const RELEASE_DELIVERIES: &str = release!("delivery");
 
 /// Releases the claims that the database assigns to this process and that it does not know, or has settled.
 pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), StoreError> {
@@ -44,7 +44,9 @@ pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), 
     // A crash may have set the key sequences back.
     shared.owned_claims.lower_floor(oldest);
     let mut released = 0;
-    for (table, mut from) in [(&EVENTS, oldest.event), (&DELIVERIES, oldest.delivery)] {
+    for (table, release, mut from) in
+        [(&EVENTS, RELEASE_EVENTS, oldest.event), (&DELIVERIES, RELEASE_DELIVERIES, oldest.delivery)]
+    {
         // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
         while let Some(page) = table.page(session, owner, from).await? {
             let owned = page.keys.into_iter().zip(page.tokens);
@@ -54,7 +56,7 @@ pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), 
                 })
                 .unzip();
             if !keys.is_empty() {
-                session.query(table.release, &[&keys, &tokens, &owner]).await?;
+                session.query(release, &[&keys, &tokens, &owner]).await?;
                 released += keys.len();
                 shared.note_released();
             }

@@ -15,7 +15,7 @@ use redrive_retry::{FailureClass, Timestamp};
 use tokio_postgres::Row;
 
 use super::claims_page::{DELIVERIES, EVENTS, Page, Table};
-use super::process::{DECLARED_DEAD, lease_expired};
+use super::process_state::{DECLARED_DEAD, lease_expired};
 use super::session::Session;
 use super::value::Value;
 use super::{Shared, leader, nul_escape, rows};
@@ -99,8 +99,8 @@ macro_rules! take_over {
     };
 }
 
-pub(super) const TAKE_OVER_EVENTS: &str = take_over!("event", "oldest_event", "key", "''", "h", "");
-pub(super) const TAKE_OVER_DELIVERIES: &str = take_over!(
+const TAKE_OVER_EVENTS: &str = take_over!("event", "oldest_event", "key", "''", "h", "");
+const TAKE_OVER_DELIVERIES: &str = take_over!(
     "delivery",
     "oldest_delivery",
     "event_key",
@@ -170,18 +170,20 @@ impl Takeover<'_> {
         };
         let declared = self.change(statement, &[&dead, &DECLARED_DEAD, &by_lease, &by_lock, &schema]).await?;
         let Some(row) = declared.as_ref().and_then(|rows| rows.first()) else { return Ok(()) };
-        for (table, oldest) in [(&EVENTS, row.get(0)), (&DELIVERIES, row.get(1))] {
-            if !self.release(table, dead, oldest, now, recovered).await? {
+        for (table, take_over, oldest) in
+            [(&EVENTS, TAKE_OVER_EVENTS, row.get(0)), (&DELIVERIES, TAKE_OVER_DELIVERIES, row.get(1))]
+        {
+            if !self.release((table, take_over), dead, oldest, now, recovered).await? {
                 return Ok(());
             }
         }
         self.change(DELETE_PROCESS, &[&dead, &DECLARED_DEAD]).await.map(drop)
     }
 
-    /// Releases the claims on one table. Returns whether it came to the end.
+    /// Releases the claims on one table with its statement. Returns whether it came to the end.
     async fn release(
         &self,
-        table: &Table,
+        (table, take_over): (&Table, &'static str),
         dead: i64,
         mut from: i64,
         now: Timestamp,
@@ -199,7 +201,7 @@ impl Takeover<'_> {
             let now = now.as_millis();
             let values: [&dyn Value; 8] =
                 [&dead, &keys, &now, &class.as_str(), &CRASHED, &entry.as_str(), &next, &lock_timeout];
-            let Some(found) = self.change(table.take_over, &values).await? else { return Ok(false) };
+            let Some(found) = self.change(take_over, &values).await? else { return Ok(false) };
             if !found.is_empty() {
                 self.shared.note_released();
             }

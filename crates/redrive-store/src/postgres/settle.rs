@@ -19,7 +19,7 @@ use redrive_retry::fault;
 use tokio_postgres::{Error, Row};
 
 use self::columns::{BareSuccesses, Columns, LastErrors};
-use super::process::DECLARED_DEAD;
+use super::process_state::DECLARED_DEAD;
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};

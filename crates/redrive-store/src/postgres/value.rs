@@ -1,5 +1,7 @@
 //! Statement parameters that know their SQL type, so that preparing a statement needs no round trip for the types.
 
+use std::time::Duration;
+
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
@@ -59,4 +61,9 @@ values! {
     &str => TEXT, TEXT_ARRAY;
     &[u8] => BYTEA, BYTEA_ARRAY;
     Vec<u8> => BYTEA, BYTEA_ARRAY;
+}
+
+/// Milliseconds, capped so that they can be added to a time without overflow.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

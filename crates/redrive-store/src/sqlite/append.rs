@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use rusqlite::{CachedStatement, Connection, ErrorCode, ToSql};
+use rusqlite::{CachedStatement, Connection, ErrorCode, OptionalExtension as _, ToSql};
 
-use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
-use super::{read, status};
+use super::status;
+use super::transaction::{Pending, is_rolled_back, savepoint, unless_rolled_back};
 use crate::error::StoreError;
-use crate::event::{NewEvent, Routing};
+use crate::event::{EventId, EventType, NewEvent, Routing};
 pub(super) use crate::sql::event_row::EventRow as Row;
 use crate::store::Appended;
 use crate::work::{ClaimKey, Slot};
@@ -84,13 +84,25 @@ pub(super) fn append(
         let event = &row.event;
         if rows.len() > 1
             && appended == Appended::Duplicate
-            && read::is_taken(connection, event.id, &event.event_type, &event.payload)?
+            && is_taken(connection, event.id, &event.event_type, &event.payload)?
         {
             return Err(StoreError::IdTaken { id: event.id });
         }
         Ok(appended)
     };
     rows.iter().map(append_row).collect()
+}
+
+/// Returns whether another type or payload is stored under this id.
+pub(super) fn is_taken(
+    connection: &Connection,
+    id: EventId,
+    event_type: &EventType,
+    payload: &str,
+) -> Result<bool, StoreError> {
+    let mut same = connection.prepare_cached("SELECT type = ?2 AND payload = ?3 FROM event WHERE id = ?1")?;
+    let values = rusqlite::params![id.as_uuid().as_bytes(), event_type.as_str(), payload];
+    Ok(same.query_row(values, |row| row.get(0)).optional()? == Some(false))
 }
 
 /// Appends events of different publishers, so that each succeeds or fails by itself. The rows are sorted by id, as the index is.

@@ -1,20 +1,15 @@
-//! A batch: the commands of one transaction, their execution, and their replies once the commit is known.
+//! A batch: the commands of one transaction and their execution. Their replies wait in [`Pending`] for the commit.
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use redrive_retry::Timestamp;
-use rusqlite::{Connection, ErrorCode};
-use tokio::sync::oneshot;
+use rusqlite::Connection;
 
 use super::append::{self, Row};
 use super::settle;
+use super::transaction::{
+    BatchFailure, Completion, Pending, Reply, SettleReply, answer, answer_settle, is_rolled_back, savepoint,
+};
 use crate::error::StoreError;
-use crate::event::SubscriptionName;
-use crate::store::{Appended, Finished};
-use crate::work::{ClaimKey, ClaimSink, Claimed, Settlement, Slot};
-
-pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+use crate::store::Appended;
+use crate::work::{Claimed, Settlement};
 
 /// A request to the writer. Frequent ones are typed; the rest is a closure.
 pub(super) enum Command {
@@ -84,204 +79,9 @@ impl Command {
     }
 }
 
-/// The reply to a settlement. A failure returns the claim, so that the settlement can be retried.
-pub(super) type SettleReply = Reply<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
-
 /// A closure that runs inside the transaction, or gets the failure that prevented it. Returns how to reply, if a caller waits.
 pub(super) type Work =
     Box<dyn FnOnce(Result<(&Connection, &mut Pending), &BatchFailure>) -> Option<Completion> + Send>;
-
-/// Called when the outcome of the transaction is known.
-pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
-
-/// The reason why a whole batch failed.
-#[derive(Clone, Debug)]
-pub(super) enum BatchFailure {
-    /// The disk is full. Rolled back.
-    DiskFull,
-    /// Another process holds the write lock. Rolled back.
-    Busy,
-    /// The outcome is unknown.
-    Unknown(String),
-    /// The file is damaged; all later writes are refused.
-    Damaged(String),
-    /// An earlier failure has stopped all writes.
-    Stopped(String),
-    /// The store is closed.
-    Closed,
-}
-
-impl BatchFailure {
-    /// Classifies the error of a `BEGIN` or `COMMIT`.
-    pub(super) fn of(error: &rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => BatchFailure::DiskFull,
-            Some(ErrorCode::DatabaseCorrupt) => BatchFailure::Damaged(error.to_string()),
-            _ => BatchFailure::Unknown(error.to_string()),
-        }
-    }
-
-    /// Returns the failure that every later command gets, if no write is safe after this one.
-    pub(super) fn is_final(&self) -> Option<Self> {
-        match self {
-            BatchFailure::Unknown(why) => Some(BatchFailure::Stopped(why.clone())),
-            BatchFailure::Damaged(why) => Some(BatchFailure::Damaged(why.clone())),
-            _ => None,
-        }
-    }
-
-    pub(super) fn to_error(&self) -> StoreError {
-        match self {
-            BatchFailure::DiskFull => StoreError::DiskFull,
-            BatchFailure::Busy => StoreError::Busy,
-            BatchFailure::Unknown(why) => StoreError::Unknown { why: why.clone() },
-            BatchFailure::Damaged(why) => StoreError::Damaged { why: why.clone() },
-            BatchFailure::Stopped(why) => StoreError::Stopped { why: why.clone() },
-            BatchFailure::Closed => StoreError::Closed,
-        }
-    }
-}
-
-/// Replies and claims that wait for the outcome of the transaction.
-#[derive(Default)]
-pub(super) struct Pending {
-    /// The sink whose slots the claims of this transaction use, even if another sink is attached meanwhile.
-    pub(super) sink: Option<ClaimSink>,
-    waiting: Vec<Waiting>,
-    /// The first failure of SQLite after which no write is safe.
-    fatal: Option<BatchFailure>,
-    pub(super) claimed: Vec<Claimed>,
-    pub(super) earliest_due: Option<Timestamp>,
-}
-
-impl Pending {
-    /// Takes a slot of the sink if one is free.
-    pub(super) fn take_slot(&self) -> Option<Slot> {
-        self.sink.as_ref()?.take()
-    }
-
-    /// Records a new row: its claim if it has a slot, otherwise its due time.
-    pub(super) fn stored(
-        &mut self,
-        row: &Row,
-        subscription: Option<&SubscriptionName>,
-        key: ClaimKey,
-        slot: Option<Slot>,
-    ) {
-        match slot {
-            Some(slot) => {
-                let (event, subscription) = (Arc::clone(&row.event), subscription.cloned());
-                self.claimed.push(Claimed::first(event, subscription, key, slot));
-            }
-            None => self.due(row.due_at),
-        }
-    }
-
-    /// Records when work on disk is due.
-    pub(super) fn due(&mut self, at: Timestamp) {
-        self.earliest_due = Some(self.earliest_due.map_or(at, |earliest| earliest.min(at)));
-    }
-
-    /// Sends the claims to the sink.
-    pub(super) fn hand_over(&mut self) {
-        let now = Instant::now();
-        for mut claimed in self.claimed.drain(..) {
-            if let Some(sink) = &self.sink {
-                claimed.handed_over = now;
-                sink.send(claimed);
-            }
-        }
-    }
-
-    /// Runs a closure in a savepoint. If it fails, its changes and its claims are undone.
-    pub(super) fn savepoint<T>(
-        &mut self,
-        connection: &Connection,
-        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let claimed_before = self.claimed.len();
-        let result = savepoint(connection, |connection| work(connection, self));
-        if result.is_err() {
-            self.claimed.truncate(claimed_before);
-        }
-        result
-    }
-
-    /// Records the failure of one command, if SQLite itself failed.
-    pub(super) fn note_failure(&mut self, error: &StoreError) {
-        if let (None, StoreError::Engine(error)) = (&self.fatal, error) {
-            self.fatal = Some(BatchFailure::of(error)).filter(|failure| failure.is_final().is_some());
-        }
-    }
-
-    /// Keeps the reply to a settlement until the outcome of the transaction is known.
-    fn settled(
-        &mut self,
-        (claimed, settlement, reply): (Claimed, Box<Settlement>, SettleReply),
-        result: Result<Finished, StoreError>,
-    ) {
-        if let Err(error) = &result {
-            self.note_failure(error);
-        }
-        self.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
-    }
-
-    /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
-    fn rollback_reason(&self) -> BatchFailure {
-        self.fatal.clone().unwrap_or(BatchFailure::DiskFull)
-    }
-
-    /// Sends every reply.
-    pub(super) fn reply(self, outcome: Result<(), &BatchFailure>) {
-        for waiting in self.waiting {
-            waiting.answer(outcome);
-        }
-    }
-}
-
-/// A reply that waits for the commit, with its content if the commit succeeds.
-enum Waiting {
-    AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
-    // The claim is dropped, which frees its slot, only after the commit.
-    Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
-    Run(Completion),
-}
-
-impl Waiting {
-    fn answer(self, outcome: Result<(), &BatchFailure>) {
-        match self {
-            Waiting::AppendOne(reply, result, _row) => answer(reply, result, outcome),
-            Waiting::Settle(reply, result, claimed, settlement) => {
-                let result = outcome.map_err(BatchFailure::to_error).and(result);
-                answer_settle(reply, result, claimed, settlement);
-            }
-            Waiting::Run(completion) => completion(outcome),
-        }
-    }
-}
-
-pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, StoreError>, outcome: Result<(), &BatchFailure>) {
-    // The caller may have stopped waiting.
-    let _ = reply.send(match outcome {
-        Ok(()) => result,
-        Err(failure) => Err(failure.to_error()),
-    });
-}
-
-fn answer_settle(
-    reply: SettleReply,
-    result: Result<Finished, StoreError>,
-    claimed: Claimed,
-    settlement: Box<Settlement>,
-) {
-    let _ = reply.send(Ok(match result {
-        Ok(finished) => {
-            drop(claimed); // before the reply, so that its slot is free when the caller continues
-            Ok(finished)
-        }
-        Err(error) => Err((error, claimed, settlement)),
-    }));
-}
 
 /// Replies to a command that was not executed.
 pub(super) fn refuse(command: Command, failure: &BatchFailure) {
@@ -325,7 +125,7 @@ pub(super) fn execute(
             }
             Command::Run { work, .. } => {
                 let completion = work(Ok((connection, pending)));
-                pending.waiting.extend(completion.map(Waiting::Run));
+                pending.ran(completion);
             }
             Command::Close { .. } => unreachable!("the batch ends before a close"),
         }
@@ -335,11 +135,8 @@ pub(super) fn execute(
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
     let answers = append::append_each(connection, &rows, pending);
-    for ((row, reply), result) in appends.into_iter().zip(answers) {
-        if let Err(error) = &result {
-            pending.note_failure(error);
-        }
-        pending.waiting.push(Waiting::AppendOne(reply, result, row));
+    for (appended, result) in appends.into_iter().zip(answers) {
+        pending.appended(appended, result);
     }
     if is_rolled_back(connection) { Err(pending.rollback_reason()) } else { Ok(()) }
 }
@@ -356,46 +153,5 @@ fn settle_together(
     let answers = settle(connection, &done, pending);
     for (settled, result) in claims.drain(..).zip(answers) {
         pending.settled(settled, result);
-    }
-}
-
-/// Returns whether SQLite has rolled the whole transaction back (disk full or failing). A later statement would commit by itself.
-pub(super) fn is_rolled_back(connection: &Connection) -> bool {
-    connection.is_autocommit()
-}
-
-/// Executes one of several commands, unless SQLite has rolled the transaction back: then the first reply names the reason.
-pub(super) fn unless_rolled_back<T>(
-    connection: &Connection,
-    reason: &mut Option<StoreError>,
-    work: impl FnOnce() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    if is_rolled_back(connection) { Err(reason.take().unwrap_or(StoreError::DiskFull)) } else { work() }
-}
-
-/// Runs a closure in a savepoint: if it fails, only its own changes are rolled back.
-///
-/// Fails without a transaction, which SQLite has rolled back then: the savepoint would begin one and commit it. The reply of the batch
-/// names the reason.
-pub(super) fn savepoint<T>(
-    connection: &Connection,
-    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    if is_rolled_back(connection) {
-        return Err(StoreError::DiskFull);
-    }
-    connection.prepare_cached("SAVEPOINT command")?.execute([])?;
-    match work(connection) {
-        Ok(value) => {
-            connection.prepare_cached("RELEASE command")?.execute([])?;
-            Ok(value)
-        }
-        Err(error) => {
-            if !is_rolled_back(connection) {
-                connection.prepare_cached("ROLLBACK TO command")?.execute([])?;
-                connection.prepare_cached("RELEASE command")?.execute([])?;
-            }
-            Err(error)
-        }
     }
 }

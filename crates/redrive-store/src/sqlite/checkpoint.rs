@@ -19,8 +19,8 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ffi};
 
-use super::batch::BatchFailure;
 use super::schema;
+use super::transaction::BatchFailure;
 use crate::error::StoreError;
 
 /// Number of new pages in the log after which the background thread copies it.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, ToSql, params};
 
+use super::rows::Kind;
 use super::{SqliteStore, clock_step, recover, rows, schema, settle, status};
 use crate::due::Due;
 use crate::error::StoreError;
@@ -233,13 +234,6 @@ impl WorkQueue for SqliteStore {
 /// Takes up to `max` of the free slots; none without a sink.
 fn take_slots(sink: Option<&ClaimSink>, max: usize) -> Vec<Slot> {
     std::iter::from_fn(|| sink?.take()).take(max).collect()
-}
-
-/// The two tables with rows to claim.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Event,
-    Delivery,
 }
 
 /// Returns whether the error is about the content of one row and not about SQLite.

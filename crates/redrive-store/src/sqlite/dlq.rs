@@ -118,12 +118,13 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
 const DIALECT: Dialect = Dialect { any_error_contains: IN_ANY_ERROR, fingerprint: "d.fingerprint = ?" };
 
 const IN_ANY_ERROR: &str = "EXISTS (
-    SELECT 1 FROM event te LEFT JOIN delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription,
-    json_each(iif(json_valid(coalesce(tv.last_error, te.last_error)), coalesce(tv.last_error, te.last_error),
-    json_array(CAST(coalesce(tv.last_error, te.last_error, '') AS TEXT)))) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
+    SELECT 1 FROM (
+      SELECT iif(tv.key IS NULL, te.last_error, tv.last_error) AS errors
+      FROM event te LEFT JOIN delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription WHERE te.key = d.event_key),
+    json_each(iif(json_valid(errors), errors, json_array(CAST(coalesce(errors, '') AS TEXT)))) one WHERE instr(one.value, ?) > 0)";
 
 const COLUMNS: &str = "e.key, e.id, e.type, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-    coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key";
+    coalesce(v.retry_count, e.retry_count), iif(v.key IS NULL, e.last_error, v.last_error), d.key";
 
 const JOINED: &str = "dead_letter d JOIN event e ON e.key = d.event_key
     LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
@@ -174,7 +175,8 @@ fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, 
         "SELECT g.target, g.fingerprint, g.count, g.first_at, g.last_at, g.types, x.error, e.id FROM (
            SELECT d.target, d.fingerprint, count(*) AS count, max(d.key) AS example, min(d.dlq_at) AS first_at,
              max(d.dlq_at) AS last_at, json_group_array(DISTINCT d.type) AS types
-           FROM dead_letter d WHERE TRUE{conditions} GROUP BY d.target, d.fingerprint ORDER BY 3 DESC LIMIT 1000) g
+           FROM dead_letter d JOIN event e ON e.key = d.event_key
+           WHERE typeof(e.id) = 'blob' AND length(e.id) = 16{conditions} GROUP BY d.target, d.fingerprint ORDER BY 3 DESC LIMIT 1000) g
          JOIN dead_letter x ON x.key = g.example JOIN event e ON e.key = x.event_key
          ORDER BY g.count DESC, g.fingerprint, g.target"
     );

@@ -23,9 +23,10 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Durability;
-use super::batch::{self, BatchFailure, Command, Pending, refuse};
+use super::batch::{self, Command, refuse};
 use super::checkpoint::{self, Checkpoint};
 use super::schema::BUSY_TIMEOUT;
+use super::transaction::{BatchFailure, Pending};
 use crate::error::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};

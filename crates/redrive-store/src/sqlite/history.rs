@@ -47,7 +47,8 @@ impl SqliteHistory {
 
     /// Counts the work that succeeded without a failed attempt. Reads every handled event.
     pub fn succeeded_at_once(&self) -> Result<u64, StoreError> {
-        let count: i64 = self.connection.query_row(SUCCEEDED_AT_ONCE, [], |row| row.get(0))?;
+        let count: i64 =
+            self.connection.prepare_cached(SUCCEEDED_AT_ONCE)?.query_row([], |row| row.get(0))?;
         Ok(count.unsigned_abs())
     }
 

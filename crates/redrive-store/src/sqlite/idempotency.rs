@@ -14,7 +14,7 @@ use redrive_retry::idempotency::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
-use super::batch::Pending;
+use super::transaction::Pending;
 use crate::error::StoreError;
 use crate::sql::idempotency::{Change, KeyCheck, KeyRow, owner_methods, unavailable};
 

@@ -1,8 +1,19 @@
-//! SQLite store: one thread writes with group commit, read-only connections read.
+//! SQLite store: one thread writes, many commands share one transaction and one sync, and read-only connections read.
 //!
-//! A publish becomes a command in `batch`. The thread of `writer` collects all waiting commands, and `group_commit` commits them in
-//! one transaction with one sync. `append` inserts an event that is due as running if the dispatcher has a free slot: the insert is its
-//! claim. All other work waits on disk for `claim`. `settle` ends a claim. `checkpoint` copies the write-ahead log into the file.
+//! **Writer thread.** SQLite has one writer at a time, so one connection makes all changes. A caller sends a command (`batch`: an append,
+//! a settlement or a closure) through a channel to the thread of `writer` and waits for the reply.
+//!
+//! **Group commit.** The thread collects all waiting commands, and `group_commit` executes them in one transaction. The commit syncs the
+//! write-ahead log once, so a hundred concurrent publishers share one sync. Replies wait in `transaction` for the commit: a publish that
+//! returned `Ok` is on stable storage. A batch of only claims and settlements is not synced. A publisher without competitors commits
+//! inline, on its own thread.
+//!
+//! **Readers.** `readers` runs queries on blocking threads with a pool of read-only connections. In WAL mode a query sees the last commit
+//! before it; it waits for no writer, and no writer waits for it.
+//!
+//! **Statements.** `append` inserts a due event as running if the dispatcher has a free slot: the insert is its claim. All other work
+//! waits on disk for `claim`. `settle` ends a claim. `recover` makes work due that a dead process left running. `checkpoint` copies the
+//! write-ahead log into the database file.
 //!
 //! Each store trait is implemented beside its statements: `EventStore` in `read`, `WorkQueue` in `claim`, `DeadLetters` in `dlq`,
 //! `Cluster` in `subscribe`, `Documents` in `document`. A method becomes a command of the writer, or a query on a read-only connection.
@@ -30,6 +41,7 @@ mod rows;
 mod schema;
 mod settle;
 mod subscribe;
+mod transaction;
 mod writer;
 
 use std::path::{Path, PathBuf};

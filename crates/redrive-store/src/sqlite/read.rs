@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter, types::Value};
+use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 
 use super::batch::Command;
 use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventContent, EventId, EventStatus, EventType, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, EventStatus, NewEvent, SubscriptionName};
 use crate::query::{
     AttemptFilter, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
     SubscriptionAttempt, WaitingWork,
@@ -33,18 +33,6 @@ const ATTEMPTS_OF: &str = "
     SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error,
     a.record, a.detail FROM attempt a JOIN event e ON e.key = a.event_key
     WHERE a.subscription = ?1 AND a.key < ?2 AND (NOT ?3 OR a.class <> 'null') ORDER BY a.key DESC LIMIT ?4";
-
-/// Returns whether another type or payload is stored under this id.
-pub(super) fn is_taken(
-    connection: &Connection,
-    id: EventId,
-    event_type: &EventType,
-    payload: &str,
-) -> Result<bool, StoreError> {
-    let mut same = connection.prepare_cached("SELECT type = ?2 AND payload = ?3 FROM event WHERE id = ?1")?;
-    let values = params![id.as_uuid().as_bytes(), event_type.as_str(), payload];
-    Ok(same.query_row(values, |row| row.get(0)).optional()? == Some(false))
-}
 
 impl EventStore for SqliteStore {
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
@@ -74,7 +62,7 @@ impl EventStore for SqliteStore {
         Box::pin(self.read(move |connection| {
             let mut taken = Vec::new();
             for EventContent { id, event_type, payload } in &wanted {
-                if is_taken(connection, *id, event_type, payload)? {
+                if append::is_taken(connection, *id, event_type, payload)? {
                     taken.push(*id);
                 }
             }

@@ -18,6 +18,13 @@ use crate::error::StoreError;
 use crate::event::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use crate::query::{AttemptRow, RawJson};
 
+/// The two tables with rows to claim.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Event,
+    Delivery,
+}
+
 /// Runs a query and reads all its rows.
 pub(super) fn all<T>(
     connection: &Connection,

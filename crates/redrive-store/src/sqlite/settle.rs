@@ -6,9 +6,9 @@ use redrive_retry::decision::DeadReason;
 use redrive_retry::{FailureClass, Timestamp, fault};
 use rusqlite::{Connection, params};
 
-use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
-use super::claim::Kind;
+use super::rows::Kind;
 use super::status;
+use super::transaction::{Pending, is_rolled_back, savepoint, unless_rolled_back};
 use crate::dead_letter::fingerprint;
 use crate::due::Due;
 use crate::error::StoreError;

@@ -3,7 +3,7 @@
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::batch::Pending;
+use super::transaction::Pending;
 use super::{SqliteStore, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;

@@ -14,9 +14,10 @@ use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::oneshot;
 
 use super::SqliteOptions;
-use super::batch::{BatchFailure, Command, Pending, Reply, refuse};
+use super::batch::{Command, refuse};
 use super::checkpoint::Checkpoint;
 use super::group_commit::{CommitLock, Committer, SharedSink};
+use super::transaction::{BatchFailure, Pending, Reply};
 use crate::error::StoreError;
 use crate::store::Finished;
 use crate::work::{ClaimSink, Claimed, DueHint, Settlement};

@@ -28,7 +28,7 @@ fn name(text: &str) -> SubscriptionName {
     SubscriptionName::new(text).unwrap()
 }
 
-fn event(n: u32) -> NewEvent {
+pub(crate) fn event(n: u32) -> NewEvent {
     NewEvent {
         id: EventId::new(),
         event_type: EventType::new("order.created").unwrap(),

@@ -43,7 +43,7 @@ pub(super) enum Fate {
     AlwaysFails,
     /// It fails every time, and its consumer resets the retry count.
     NeverCounted,
-    /// Its queue does not exist.
+    /// The message's queue does not exist.
     Nowhere,
     /// It is not a valid message.
     Garbage,

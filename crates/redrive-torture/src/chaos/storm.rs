@@ -223,7 +223,7 @@ impl Sky<'_> {
         Ok(client)
     }
 
-    /// How many attempts were charged because a process was declared dead.
+    /// Returns the number of attempts that were charged because a process was declared dead.
     pub(super) async fn buried(&self) -> Result<i64, String> {
         let client = connect(&self.server.url()).await?;
         let count = "SELECT count(*) FROM storm.attempt WHERE error = $1";

@@ -97,7 +97,7 @@ pub(super) const KINDS: [Kind; 5] = [
 ];
 
 impl Kind {
-    /// Its retry override for the real bus.
+    /// Builds the retry override of this kind for the real bus.
     pub(super) fn retry(&self) -> Option<RetryOverride> {
         if self.attempts.is_none() && self.base_ms.is_none() && self.longest_ms.is_none() {
             return None;
@@ -115,7 +115,7 @@ impl Kind {
         Some(retry)
     }
 
-    /// Its breaker for the real bus.
+    /// Builds the circuit breaker settings of this kind for the real bus.
     pub(super) fn breaker(&self) -> BreakerConfig {
         let rules = self.circuit;
         #[allow(clippy::cast_precision_loss)] // 1 or 2

@@ -9,7 +9,7 @@ use redrive::events::{EventDetail, EventStatus};
 use super::{Oracle, Picture, Seen, charged, wanting};
 use crate::account::EventAccount;
 use crate::plan::{Payload, Plan};
-use crate::subject::{CRASHED, MAX_ATTEMPTS, PERMANENT, error_of, follows_plan};
+use crate::subject::{CRASHED, FRAGILE, MAX_ATTEMPTS, PERMANENT, error_of, follows_plan, wanted_by};
 
 impl Oracle {
     /// Checks that hold at every moment.
@@ -68,7 +68,9 @@ impl Oracle {
             let is_old_enough =
                 known.created().is_some_and(|created| self.account.purged_until >= Some(created));
             let plan = acknowledged.plan;
-            let may_be_dead = (plan.dies() && known.may_have_died())
+            // No subscription takes it, so it is dead once a crash was charged to it.
+            let may_be_dead = wanted_by(&acknowledged.event_type).is_empty()
+                || (plan.dies() && known.may_have_died())
                 || self.seen.get(id).is_some_and(|seen| seen.was_charged || seen.status == EventStatus::Dlq);
             if is_old_enough && may_be_dead {
                 deleted += 1;
@@ -111,20 +113,30 @@ impl Oracle {
     /// Checks that errors match failed attempts in number and order, for the event and each delivery.
     fn check_errors(&mut self, event: &EventDetail) {
         // Deliveries fail concurrently, so the errors of an event with several deliveries have no common order.
-        let mut deliveries = Vec::new();
-        if event.deliveries.is_empty() {
-            deliveries.push(("the event".to_owned(), event.retry_count, &event.errors));
-        }
-        deliveries.extend(event.deliveries.iter().map(|delivery| {
+        let deliveries = event.deliveries.iter().map(|delivery| {
             (format!("the delivery to {}", delivery.subscription), delivery.retry_count, &delivery.errors)
-        }));
+        });
         let most = event.deliveries.iter().map(|delivery| delivery.retry_count).max().unwrap_or(0);
-        if event.retry_count < most {
+        // A redrive counts anew, and leaves open deliveries as they are.
+        if event.retry_count < most && self.redrives(event) == 0 {
             let total = event.retry_count;
             self.complain(format!(
                 "{} has failed {total} times, and a delivery of it {most} times",
                 event.id
             ));
+        }
+        let mut wrong = Vec::new();
+        if event.errors.len() != event.retry_count as usize {
+            wrong.push(format!(
+                "{}: the event has failed {} times and carries the errors {:?}",
+                event.id, event.retry_count, event.errors
+            ));
+        }
+        // The errors of an event are those of all its deliveries, whose attempts are numbered on their own.
+        for made in event.attempts.iter().filter(|made| made.class.is_some()) {
+            if made.error != CRASHED && !made.error.ends_with(&error_of(made.attempt)) {
+                wrong.push(format!("{}: attempt {} has the error {:?}", event.id, made.attempt, made.error));
+            }
         }
         for (delivery, retry_count, errors) in deliveries {
             let in_order = errors
@@ -132,12 +144,18 @@ impl Oracle {
                 .zip(1..)
                 .all(|(error, attempt)| error == CRASHED || error.ends_with(&error_of(attempt)));
             if errors.len() != retry_count as usize || !in_order {
-                self.complain(format!(
+                wrong.push(format!(
                     "{}: {delivery} has failed {retry_count} times and carries the errors {errors:?}",
                     event.id
                 ));
             }
         }
+        wrong.into_iter().for_each(|what| self.complain(what));
+    }
+
+    /// Number of redrives of an event that were begun.
+    fn redrives(&self, event: &EventDetail) -> usize {
+        self.account.events.get(&event.id).map_or(0, |known| known.redrives)
     }
 
     /// Checks that no state goes backwards without a redrive.
@@ -217,7 +235,7 @@ impl Oracle {
         let mut early = Vec::new();
         for (id, known) in &self.account.events {
             let event = picture.events.get(id).filter(|_| known.is_finished && known.redrives == 0);
-            if let Some(event) = event.filter(|event| !is_over(event.status)) {
+            if let Some(event) = event.filter(|event| !is_over(event.status) && !has_parked(event)) {
                 let status = event.status;
                 early.push(format!("{id} is {status}, though its publisher was told that it had ended"));
             }
@@ -306,9 +324,13 @@ impl Oracle {
     /// Checks that no crash is charged twice, and that a redriven event is not dead before the next failure.
     fn check_charges(&mut self, event: &EventDetail) {
         let lives = self.account.lives;
-        // Each delivery is charged for each death at most once, and the event counts all of them.
-        let of_deliveries = event.deliveries.iter().map(|delivery| charged(&delivery.errors)).max();
-        let most = of_deliveries.unwrap_or_else(|| charged(&event.errors));
+        // Each subscription is charged for each death at most once, and the event counts all of them.
+        let mut of_subscriptions: BTreeMap<&str, u32> = BTreeMap::new();
+        for made in event.attempts.iter().filter(|made| made.error == CRASHED) {
+            *of_subscriptions.entry(&made.subscription).or_default() += 1;
+        }
+        let of_deliveries = event.deliveries.iter().map(|delivery| charged(&delivery.errors));
+        let most = of_subscriptions.into_values().chain(of_deliveries).max().unwrap_or(0);
         if most > lives {
             self.complain(format!(
                 "{} was charged for {most} deaths, and there were {lives} lives",
@@ -316,7 +338,8 @@ impl Oracle {
             ));
         }
         // Journals of several processes have no common order.
-        let known = self.account.events.get(&event.id).filter(|_| self.readers.len() <= 1);
+        let is_observed = self.readers.len() <= 1 && !wanting(event).is_empty();
+        let known = self.account.events.get(&event.id).filter(|_| is_observed);
         let is_charged = charged(&event.errors) > 0;
         if event.status == EventStatus::Dlq && !is_charged && known.is_some_and(EventAccount::must_be_alive) {
             self.complain(format!("{} was redriven, and is dead as before", event.id));
@@ -337,6 +360,11 @@ impl Oracle {
         let last = entry.errors.last().map_or("", String::as_str);
         let attempts = u32::try_from(entry.errors.len()).unwrap_or(u32::MAX);
         let is_permanent = last.starts_with(PERMANENT);
+        // Without a subscription an event is done at its first dispatch, and dead at a later one.
+        let is_unwanted = wanting(event).is_empty() && charged(&entry.errors) > 0;
+        if entry.reason == "no_subscription" && is_unwanted {
+            return;
+        }
         let fits = match entry.reason.as_str() {
             "permanent" => is_permanent,
             "attempts_exhausted" => !is_permanent && attempts >= MAX_ATTEMPTS,
@@ -404,6 +432,12 @@ fn entries(picture: &Picture) -> HashMap<EventId, Vec<&DeadLetter>> {
 
 fn payload_of(event: &EventDetail) -> Option<Payload> {
     serde_json::from_str(event.payload.get()).ok()
+}
+
+/// Whether only deliveries behind a circuit are open: their publisher does not wait for them.
+fn has_parked(event: &EventDetail) -> bool {
+    let mut open = event.deliveries.iter().filter(|delivery| !is_over(delivery.status)).peekable();
+    open.peek().is_some() && open.all(|delivery| delivery.subscription.as_str() == FRAGILE)
 }
 
 fn is_over(status: EventStatus) -> bool {

@@ -258,8 +258,10 @@ async fn a_redriven_event_that_is_still_dead_is_found() {
 
 #[tokio::test]
 async fn a_death_that_was_charged_twice_is_seen() {
-    let charged =
-        format!("UPDATE event SET last_error = json_set(last_error, '$[0]', '{CRASHED}') WHERE status = 4");
+    let charged = format!(
+        "UPDATE attempt SET error = '{CRASHED}' WHERE key = (
+           SELECT min(a.key) FROM attempt a JOIN event e ON e.key = a.event_key WHERE e.status = 4)"
+    );
     assert_seen(Counting::Event, &charged, "was charged for 1 deaths, and there were 0 lives").await;
 }
 

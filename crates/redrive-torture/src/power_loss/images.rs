@@ -24,7 +24,7 @@ pub(super) struct Images<'r> {
 /// One power loss.
 #[derive(Debug)]
 pub(super) struct Loss<'r> {
-    /// Its number among the images of the recording.
+    /// Number of this power loss among the images of the recording.
     pub(super) number: u64,
     /// Files on the disk.
     pub(super) image: Image,

@@ -99,7 +99,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
 /// Arguments of the command `power-loss`.
 #[derive(Clone, Debug, Args)]
 pub struct LossArgs {
-    /// How long, and with which seed
+    /// Duration and seed
     #[command(flatten)]
     pub options: Options,
     /// Examine a kept image again instead

@@ -73,7 +73,7 @@ struct Reader {
 enum OpenCall {
     /// A call on the folder, with its step.
     Begun(usize),
-    /// Its file is known only when it returns.
+    /// A call that opens a file. The file is known only when the call returns.
     Opening { creates: bool, empties: bool },
     /// Whether the file existed is known only when it returns.
     Removing { name: String },

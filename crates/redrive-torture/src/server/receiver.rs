@@ -19,7 +19,7 @@ pub(super) enum Manner {
     Broken,
 }
 
-/// How often each event was accepted.
+/// Number of times that each event was accepted.
 pub(super) type Accepted = Arc<Mutex<HashMap<String, u64>>>;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Receiver {
         Ok(Receiver { address, accepted })
     }
 
-    /// How often each event was accepted.
+    /// Returns the number of times that each event was accepted.
     pub(super) fn accepted(&self) -> HashMap<String, u64> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -12,10 +12,10 @@ use crate::limiter::Capacity;
 
 use super::{STORE_RETRY_DELAY, report};
 
-/// How long to wait while all in-flight slots of the bus are taken.
+/// Delay before the next claim while all in-flight slots of the bus are taken.
 const FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// How often to read the backlogs that other processes may have extended.
+/// Interval of reading the backlogs that other processes may have extended.
 const SHARED_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The result of a request that the store refused: the backlog is unknown.

@@ -13,7 +13,7 @@ use super::back_off;
 /// The shortest time between two reports, each for all subscriptions at once.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often to report without an ended call: counts age, another process may have closed a circuit, and each process shows that it is
+/// Interval of reports without an ended call: counts age, another process may have closed a circuit, and each process shows that it is
 /// alive.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 

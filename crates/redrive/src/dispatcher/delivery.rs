@@ -27,8 +27,9 @@ use super::attempt::call_handler;
 use super::outcome::{
     decide_failure, effective_policy, error_text, failed_attempt, log_attempt, millis_between, settlement,
 };
-use super::routing::{matching, remote, settle_unrun};
+use super::routing::{matching, remote};
 use super::span;
+use super::unhandled::settle_unrun;
 
 /// Handlers that succeeded in this attempt.
 #[derive(Default)]

@@ -1,9 +1,18 @@
 //! The dispatcher: claims due deliveries from the store, runs their handlers, settles the results, and sleeps until more are due.
 //!
-//! A delivery is claimed in one of three ways. The store claims a new event in the transaction that stores it, if a slot is free;
-//! `claim_loop` claims everything else at its due time; `backlog_loop` claims deliveries that were over a limit or paused. All claims go
-//! through one channel, the [`ClaimSink`](redrive_store::ClaimSink), to `run_claimed`, which starts a task for each (`delivery`):
-//! admission, handler, decision, settlement.
+//! A delivery is claimed in one of four ways:
+//!
+//! - the store claims a new event or delivery in the transaction that stores it, if it is due and an in-flight slot is free;
+//! - `claim_loop` claims stored deliveries at their due time: delayed, recovered or redriven ones, retries, and those that found no free
+//!   slot;
+//! - `backlog_loop` claims from the on-disk backlogs, where deliveries wait for a limit, a circuit breaker or the end of a pause;
+//! - `run_suspects` claims crash suspects: deliveries that were running at two or more crashes and so may have ended the process.
+//!
+//! Claims of the first three go through one channel, the [`ClaimSink`](redrive_store::ClaimSink), to `run_claimed`, which starts a task
+//! for each (`delivery`): admission, handler, decision, settlement. Crash suspects do not take that channel: `run_suspects` runs them one
+//! after the other, at the start before all other claims, later after the other claims have stopped and the deliveries in flight have
+//! ended (it waits at most a minute for them). A suspect whose handlers only call another process returns to the queue without an
+//! attempt.
 //!
 //! `heartbeat_loop` renews leases, `maintenance_loop` runs the store's own tasks, and `sync_shared_state` exchanges counts with other
 //! processes.
@@ -15,6 +24,7 @@ mod delivery;
 mod outcome;
 mod routing;
 mod span;
+mod unhandled;
 mod wall_clock;
 
 use std::sync::Arc;
@@ -31,16 +41,16 @@ pub(crate) use self::cluster_sync::sync_shared_state;
 pub(crate) use self::outcome::log_recovered;
 pub(crate) use self::wall_clock::follow_wall_clock;
 
-/// How long to wait after the store refused a call.
+/// Delay after a call that the store refused.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The longest wait between two failed rounds of maintenance.
 const MAX_MAINTENANCE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a crash suspect waits for the deliveries in flight to end before it runs.
+/// Maximum time that a crash suspect waits for the deliveries in flight to end before it runs.
 const SUSPECT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often to look for due work on a store that only this process writes to.
+/// Interval of looking for due work on a store that only this process writes to.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Pauses and resumes dispatching of the whole bus; see [`EventBus::dispatcher`](crate::EventBus::dispatcher).
@@ -69,7 +79,7 @@ impl Dispatcher {
         self.core.switch.borrow().is_paused
     }
 
-    /// How many deliveries are claimed and not settled.
+    /// Returns the number of deliveries that are claimed and not settled.
     pub fn in_flight(&self) -> usize {
         self.core.in_flight()
     }

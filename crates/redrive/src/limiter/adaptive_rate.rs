@@ -11,7 +11,7 @@ use redrive_retry::Timestamp;
 /// Factor of a reduction.
 const DECREASE: f64 = 0.5;
 
-/// What every success adds to the rate, in attempts per second: the rate grows by 5 % in a second.
+/// Increase of the rate by every success, in attempts per second: the rate grows by 5 % in a second.
 const INCREASE: f64 = 0.05;
 
 /// The lowest rate, in attempts per second.

@@ -56,6 +56,8 @@ fn into_filter(filter: dlq::DlqFilter) -> Result<DlqFilter, Problem> {
 const MAX_GROUPS: usize = 999;
 
 /// List dead letters, newest first
+///
+/// Dead letters without payload and attempts; `getDeadLetter` has these. Every given filter must match.
 #[utoipa::path(get, path = "/v1/dlq", tag = "dlq", security(("token" = ["read"])), params(dlq::DlqFilter, PageQuery),
     responses((status = 200, body = Page<DeadSummary>)))]
 async fn list_dead_letters(
@@ -83,6 +85,8 @@ async fn groups(State(api): ApiState, _: MayRead, Query(filter): Query<dlq::DlqF
 }
 
 /// Show the dead letters of one event, with every failed attempt
+///
+/// One dead letter, or one for each subscription that is tracked on its own. 404 also means that the event is not in the queue.
 #[utoipa::path(get, path = "/v1/dlq/{id}", tag = "dlq", security(("token" = ["read"])),
     params(("id" = uuid::Uuid, Path, description = "The event")),
     responses((status = 200, body = List<dlq::DeadLetter>)))]
@@ -96,6 +100,8 @@ const MAX_MILLIS_DIGITS: usize = 12;
 const MAX_AGE_DIGITS: usize = 5;
 
 /// Delete old dead letters for good
+///
+/// Deletes dead letters of events that were published at least `older_than` ago. The deletion cannot be undone.
 #[utoipa::path(delete, path = "/v1/dlq", tag = "dlq", security(("token" = ["admin"])), params(PurgeQuery),
     responses((status = 200, body = Purged)))]
 async fn purge(State(api): ApiState, _: MayAdmin, Query(query): Query<PurgeQuery>) -> Reply {

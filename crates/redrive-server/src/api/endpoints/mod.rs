@@ -135,7 +135,7 @@ async fn update_endpoint(
 
 /// Remove an endpoint
 ///
-/// Its open deliveries are dead-lettered with that reason.
+/// The endpoint's open deliveries are dead-lettered; their error says that the endpoint was removed.
 #[utoipa::path(delete, path = "/v1/endpoints/{id}", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 204, description = "Removed")))]

@@ -25,6 +25,8 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// List events, newest first
+///
+/// Events without payload, deliveries and attempts; `getEvent` has these. Done events are listed until the retention has passed.
 #[utoipa::path(get, path = "/v1/events", tag = "events", security(("token" = ["read"])), params(EventFilter, PageQuery),
     responses((status = 200, body = Page<EventSummary>)))]
 async fn list_events(State(api): ApiState, _: MayRead, Listed(filter, query): Listed<EventFilter>) -> Reply {
@@ -39,6 +41,8 @@ async fn list_events(State(api): ApiState, _: MayRead, Listed(filter, query): Li
 }
 
 /// Show one event with payload, deliveries and attempts
+///
+/// `attempts` has every failed attempt, and all attempts of webhook endpoints with their HTTP requests and responses.
 #[utoipa::path(get, path = "/v1/events/{id}", tag = "events", security(("token" = ["read"])),
     params(("id" = uuid::Uuid, Path, description = "The event")),
     responses((status = 200, body = Event)))]

@@ -1,4 +1,7 @@
-//! `POST /v1/events`: publishes one event.
+//! `POST /v1/events`: stores one event with a delivery for each matching subscription, and answers 202 when both are on stable storage.
+//!
+//! `publish` reads the request, `prepare` validates it and builds the event, `store` appends it and records the response under the
+//! request's idempotency key. The dispatcher delivers the event afterwards; the request does not wait for that.
 
 use std::time::Duration;
 
@@ -44,7 +47,9 @@ pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish
     store(&api, ticket, prepared, has_own_id, |published| reply::to_json(&published[0])).await
 }
 
-/// Builds the event to store. `id` and `trace` are used where the request sets none.
+/// Validates one event of a request and converts it into the event to store, without storing it.
+///
+/// `id` is the event's id if the request names none; `trace` is its trace context if its metadata has none.
 pub(super) fn prepare(
     event: PublishEvent,
     bus: &EventBus,

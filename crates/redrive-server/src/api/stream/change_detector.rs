@@ -11,7 +11,7 @@ use redrive::events::{EventDetail, EventFilter, EventPage, EventStatus, PayloadO
 use redrive::store::{Store, StoreError};
 use redrive_api::stream::EventNotice;
 
-use super::feed::StreamUpdate;
+use super::update::StreamUpdate;
 use crate::api::reply;
 
 /// Events read per query.

@@ -11,7 +11,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at};
 
-use super::feed::{StreamUpdate, Subscribed};
+use super::feed::Subscribed;
+use super::update::StreamUpdate;
 use crate::api::auth::{Caller, VALIDITY_CHECK_INTERVAL};
 use crate::api::{Api, reply};
 

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::EventType;
 use redrive::store::Store;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
 
 use super::change_detector::ChangeDetector;
+use super::update::StreamUpdate;
 
 /// Poll interval without a trigger.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -22,22 +22,6 @@ const MAX_CLIENTS: usize = 256;
 
 /// Maximum messages buffered for a slow client.
 const BUFFER: usize = 1024;
-
-/// A message for the clients.
-#[derive(Debug)]
-pub(crate) enum StreamUpdate {
-    /// An event was published or ended.
-    Event {
-        /// `published`, `done` or `dead`.
-        what: &'static str,
-        event_type: EventType,
-        id: String,
-        /// JSON.
-        data: String,
-    },
-    /// Some events are left out.
-    Skipped,
-}
 
 /// Broadcasts messages to the clients.
 #[derive(Debug)]

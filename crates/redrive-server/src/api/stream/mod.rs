@@ -3,6 +3,7 @@
 mod change_detector;
 mod client;
 pub(crate) mod feed;
+mod update;
 
 use std::time::Duration;
 

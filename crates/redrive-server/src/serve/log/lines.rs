@@ -1,10 +1,10 @@
 //! `tracing` layer that writes log lines, as text or JSON. A line has each field once: its own, then those that only its spans have.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io::Write as _;
 
+use serde::Serialize as _;
 use serde_json::Value;
-use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -15,7 +15,9 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::LogFormat;
+use super::fields::Fields;
 use super::summary::RetrySummary;
+use crate::terminal_text::{SafeJson, is_unsafe};
 
 /// Target of the retry log entries, one for each failed attempt.
 const RETRY_TARGET: &str = "redrive::retry";
@@ -27,62 +29,6 @@ pub(super) struct Lines<W> {
     /// Collects the retry log entries, where a summary replaces them.
     pub(super) summary: Option<RetrySummary>,
     pub(super) writer: W,
-}
-
-/// Fields in the order of their first recording; a later value replaces an earlier one.
-#[derive(Debug, Default)]
-pub(super) struct Fields(Vec<(&'static str, Value)>);
-
-impl Fields {
-    pub(super) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
-    }
-
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.get(name)?.as_str()
-    }
-
-    fn set(&mut self, field: &Field, value: Value) {
-        let name = field.name();
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, known)) => *known = value,
-            None => self.0.push((name, value)),
-        }
-    }
-
-    fn add_missing(&mut self, other: &Fields) {
-        for (name, value) in &other.0 {
-            if self.get(name).is_none() {
-                self.0.push((name, value.clone()));
-            }
-        }
-    }
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, text: &str) {
-        self.set(field, text.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.set(field, value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.set(field, value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.set(field, value.into());
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.set(field, value.into());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field, format!("{value:?}").into());
-    }
 }
 
 impl<S, W> Layer<S> for Lines<W>
@@ -140,13 +86,13 @@ impl<W> Lines<W> {
         let mut line = format!("{dim}{}{off} {colour}{level:>5}{off} {dim}{target}:{off}", now());
         if let Some(message) = fields.text("message") {
             line.push(' ');
-            push_text(&mut line, message, char::is_control);
+            push_text(&mut line, message, is_unsafe);
         }
         for (name, value) in fields.0.iter().filter(|(name, _)| !matches!(*name, "message" | "level")) {
             let _ = write!(line, " {dim}{name}={off}"); // writing to a String cannot fail
             match value {
                 Value::String(text) => {
-                    push_text(&mut line, text, |c| c.is_control() || c.is_whitespace() || c == '"');
+                    push_text(&mut line, text, |c| is_unsafe(c) || c.is_whitespace() || c == '"');
                 }
                 other => line.push_str(&other.to_string()),
             }
@@ -176,10 +122,17 @@ fn json(metadata: &Metadata<'_>, fields: &Fields) -> String {
     );
     let is_taken = |name: &str| matches!(name, "timestamp" | "level" | "target");
     for (name, value) in fields.0.iter().filter(|(name, _)| !is_taken(name)) {
-        let _ = write!(line, ",{}:{value}", Value::from(*name)); // writing to a String cannot fail
+        let _ = write!(line, ",{}:{}", Value::from(*name), safe_json(value)); // writing to a String cannot fail
     }
     line.push_str("}\n");
     line
+}
+
+fn safe_json(value: &Value) -> String {
+    let mut text = Vec::new();
+    // Neither a value nor a vector of bytes can fail.
+    let _ = value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, SafeJson));
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn now() -> String {
@@ -244,7 +197,8 @@ mod tests {
         let line: Value = serde_json::from_str(&log).unwrap();
         assert_eq!((&line["level"], &line["target"]), (&"warn".into(), &"redrive::retry".into()));
         assert_eq!((&line["attempt"], &line["subscription"]), (&1.into(), &"mail".into()));
-        assert_eq!(line["error"], "no \"stock\"\n");
+        assert_eq!((&line["subscription_id"], &line["max_attempts"]), (&"s-1".into(), &4.into()));
+        assert_eq!((&line["delay_ms"], &line["error"]), (&1000.into(), &"no \"stock\"\n".into()));
         let log = lines(LogFormat::Json, None, || tracing::info!(n = 7, "serving"));
         let line: Value = serde_json::from_str(&log).unwrap();
         assert_eq!(
@@ -261,6 +215,15 @@ mod tests {
         assert!(log.ends_with("delay_ms=2000 error=\"no \\\"stock\\\"\\n\" subscription=mail\n"), "{log}");
         let log = lines(LogFormat::Text, None, || tracing::info!(address = %"[::1]:80", "serving\u{1b}"));
         assert!(log.ends_with("\"serving\\u{1b}\" address=[::1]:80\n"), "{log}");
+    }
+
+    #[test]
+    fn invisible_and_reordering_characters_are_escaped() {
+        let foreign = "a\u{202e}b\u{200b}";
+        let log = lines(LogFormat::Text, None, || tracing::info!(foreign, "got {foreign}"));
+        assert!(log.ends_with("\"got a\\u{202e}b\\u{200b}\" foreign=\"a\\u{202e}b\\u{200b}\"\n"), "{log}");
+        let log = lines(LogFormat::Json, None, || tracing::info!(foreign, "got"));
+        assert!(log.contains(r#""foreign":"a\u202eb\u200b""#), "{log}");
     }
 
     #[test]

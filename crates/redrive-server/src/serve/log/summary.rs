@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::lines::Fields;
+use super::fields::Fields;
 
 /// Time between two summaries.
 const INTERVAL: Duration = Duration::from_secs(60);

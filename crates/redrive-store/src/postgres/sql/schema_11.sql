@@ -68,19 +68,43 @@ CREATE INDEX idx_retry_next_retry ON redrive.retry_message (next_retry_at);
 CREATE FUNCTION redrive.utc(ms bigint) RETURNS timestamp LANGUAGE sql IMMUTABLE AS
   $$ SELECT to_timestamp(least(greatest(ms, 0), 253402300799000) / 1000.0) AT TIME ZONE 'UTC' $$;
 
--- Reads the task in the payload of an event. PostgreSQL cannot parse JSON that contains NUL, for example in a header: it reads
--- U+FFFD instead.
+-- The functions below read the task in the payload of an event, which anyone may have published: what cannot be read is no row or
+-- NULL, so that a malformed task fails neither its insert, nor the migration, nor the view. PostgreSQL cannot parse JSON that
+-- contains NUL, for example in a header: they read U+FFFD instead.
 CREATE FUNCTION redrive.retry_task(payload text) RETURNS TABLE (
   message_id text, original_queue text, retries integer, next_retry_at timestamp, discarded boolean
-) LANGUAGE sql STABLE AS $$
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  IF payload NOT LIKE '{"message_id":%' THEN
+    RETURN;
+  END IF;
+  RETURN QUERY
   SELECT t.message_id, t.original_queue, least(t.retry_count, 2147483647)::integer,
          redrive.utc(t.next_retry_at_ms),
          coalesce(t.by_hand ->> 'decision' = 'discarded', false)
-  FROM json_to_record(CASE WHEN payload LIKE '{"message_id":%' THEN replace(payload, '\u0000', '\ufffd')::json ELSE '{}' END)
+  FROM json_to_record(replace(payload, '\u0000', '\ufffd')::json)
     AS t(message_id text, original_queue text, retry_count bigint, next_retry_at_ms bigint, by_hand json)
   WHERE octet_length(t.message_id) <= 1000 AND octet_length(t.original_queue) <= 1000
-    AND t.retry_count IS NOT NULL AND t.next_retry_at_ms IS NOT NULL
-$$;
+    AND t.retry_count >= 0 AND t.next_retry_at_ms IS NOT NULL;
+EXCEPTION WHEN data_exception THEN
+  RETURN;
+END $$;
+
+CREATE FUNCTION redrive.task_field(payload text, field text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN replace(payload, '\u0000', '\ufffd')::json ->> field;
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END $$;
+
+CREATE FUNCTION redrive.task_message(payload text) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  message json := redrive.task_field(payload, 'original_payload');
+BEGIN
+  RETURN coalesce(convert_to(message ->> 'text', 'UTF8'), decode(message ->> 'base64', 'base64'));
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END $$;
 
 -- Fills the table from the stored tasks.
 CREATE FUNCTION redrive.fill_retry_messages() RETURNS void LANGUAGE sql AS $$
@@ -121,20 +145,18 @@ CREATE VIEW redrive.retry_queue AS
 SELECT
   m.id,
   m.message_id,
-  CASE WHEN p.task -> 'original_payload' ->> 'text' IS NOT NULL THEN convert_to(p.task -> 'original_payload' ->> 'text', 'UTF8')
-    ELSE decode(p.task -> 'original_payload' ->> 'base64', 'base64') END AS original_payload,
+  redrive.task_message(p.payload) AS original_payload,
   m.original_queue::varchar(255) AS original_queue,
-  p.task ->> 'error_reason' AS error_reason,
+  redrive.task_field(p.payload, 'error_reason') AS error_reason,
   m.retries + CASE WHEN e.status = 3 AND NOT m.discarded THEN 1 ELSE 0 END AS retry_count,
-  (p.task ->> 'max_retries')::integer AS max_retries,
+  substring(redrive.task_field(p.payload, 'max_retries') FROM '^[0-9]{1,9}$')::integer AS max_retries,
   m.next_retry_at,
   to_timestamp(e.created_at / 1000.0) AT TIME ZONE 'UTC' AS created_at,
   (CASE WHEN e.status = 4 OR e.status = 3 AND m.discarded THEN 'failed' WHEN e.status = 3 THEN 'retried'
      ELSE 'pending' END)::varchar(50) AS status
 FROM redrive.retry_message m
 LEFT JOIN redrive.event e ON e.key = m.event_key
-LEFT JOIN LATERAL (
-  SELECT replace(payload, '\u0000', '\ufffd')::json AS task FROM redrive.payload WHERE event_key = m.event_key) p ON true;
+LEFT JOIN redrive.payload p ON p.event_key = m.event_key;
 
 -- With the default search path, `SELECT * FROM retry_queue` finds the view in `public`. The first schema of a database gets it, if
 -- the role may create it there and the name is free.

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::event::{EventId, EventType, Metadata, NewEvent, Routing};
-use crate::sqlite::batch::Reply;
 use crate::sqlite::schema;
+use crate::sqlite::transaction::Reply;
 use crate::store::Appended;
 
 fn committer() -> Committer {
