@@ -70,11 +70,15 @@ impl EventAccount {
         self.redriven.is_some_and(|before| before == self.failures)
     }
 
-    /// Returns the time at which the event was published, as exactly as is known.
+    /// Returns the time at which the event was published, as exactly as is known, or a time before it.
     pub fn created(&self) -> Option<i64> {
-        self.created.or(self.acknowledged.as_ref().map(|known| known.since))
+        let since = || self.acknowledged.as_ref().map(|known| known.since - MAX_DRIFT_MS);
+        self.created.or_else(since)
     }
 }
+
+/// Difference between the clock of a store and the wall clock that the store tolerates.
+const MAX_DRIFT_MS: i64 = 1000;
 
 /// A deletion that was begun.
 #[derive(Debug)]

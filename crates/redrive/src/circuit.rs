@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use redrive_retry::Clock;
 use redrive_retry::breaker::{BreakerConfig, BreakerPermit, BreakerSnapshot, CircuitBreaker, Refused};
+use redrive_retry::{Clock, Timestamp};
 use redrive_store::{CircuitReport, CircuitState, CircuitView, Store, SubscriptionName};
 use tokio::sync::Notify;
 
@@ -100,11 +100,14 @@ impl Circuit {
         }
     }
 
-    /// Notes that an event whose attempt has just succeeded comes again, so that its next outcome replaces this one.
-    pub(crate) fn expect_again(&self, event: u128) {
-        self.own.expect_again(event);
+    /// Notes that an event whose attempt succeeded at `counted_at`, in steady time, comes again, so that its next outcome replaces that one.
+    pub(crate) fn expect_again(&self, event: u128, counted_at: Timestamp) {
+        self.own.expect_again(event, counted_at);
         if let Some(shared) = &self.shared {
-            lock(&shared.state).expect_again(event, shared.clock.now());
+            let now = shared.clock.now();
+            let ago = shared.clock.steady().since(counted_at);
+            let counted_at = now.shifted(-i64::try_from(ago.as_millis()).unwrap_or(i64::MAX));
+            lock(&shared.state).expect_again(event, counted_at, now);
         }
     }
 

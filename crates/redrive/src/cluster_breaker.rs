@@ -109,9 +109,9 @@ impl ClusterBreaker {
         }
     }
 
-    /// Notes that an event whose attempt has just succeeded comes again, so that its next outcome replaces this one.
-    pub(crate) fn expect_again(&mut self, event: u128, now: Timestamp) {
-        self.window.expect_again(event, now);
+    /// Notes that an event whose attempt succeeded at `counted_at` comes again, so that its next outcome replaces that one.
+    pub(crate) fn expect_again(&mut self, event: u128, counted_at: Timestamp, now: Timestamp) {
+        self.window.expect_again(event, counted_at, now);
     }
 
     /// Returns the state change that the outcome of a probe of this generation requests.

@@ -151,10 +151,10 @@ impl Breaker {
         self.count(admission, Some(event), succeeded, now);
     }
 
-    /// Notes that an event whose call has just succeeded comes again, so that its next outcome replaces this one.
-    pub fn expect_again(&mut self, event: u128, now: Timestamp) {
+    /// Notes that an event whose call succeeded at `counted_at` comes again, so that its next outcome replaces that one.
+    pub fn expect_again(&mut self, event: u128, counted_at: Timestamp, now: Timestamp) {
         if let State::Closed { window } = &mut self.state {
-            window.expect_again(event, now);
+            window.expect_again(event, counted_at, now);
         }
     }
 

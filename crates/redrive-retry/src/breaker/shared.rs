@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Breaker, BreakerAdmission, BreakerConfig, BreakerSnapshot, Refused};
 use crate::clock::Clock;
+use crate::timestamp::Timestamp;
 
 /// A [`Breaker`] for concurrent callers. Cheap to clone; all clones share one circuit.
 ///
@@ -50,10 +51,10 @@ impl CircuitBreaker {
         }
     }
 
-    /// Notes that an event whose call has just succeeded comes again, so that its next outcome replaces this one.
-    pub fn expect_again(&self, event: u128) {
+    /// Notes that an event whose call succeeded at `counted_at`, in steady time, comes again, so that its next outcome replaces that one.
+    pub fn expect_again(&self, event: u128, counted_at: Timestamp) {
         let now = self.clock.steady();
-        self.lock().expect_again(event, now);
+        self.lock().expect_again(event, counted_at, now);
     }
 
     /// Closes the circuit and empties its window. Calls in flight are not counted.

@@ -103,16 +103,17 @@ impl CallWindow {
             self.take_back(earlier);
         }
         if !succeeded || earlier.is_some() {
-            self.track(event, succeeded);
+            self.track(event, self.newest, succeeded);
         }
         self.record(succeeded, now)
     }
 
-    /// Notes that an event whose call has just succeeded comes again, so that its next call replaces this one.
-    pub fn expect_again(&mut self, event: u128, now: Timestamp) {
+    /// Notes that an event whose call succeeded at `counted_at` comes again, so that its next call replaces that one.
+    pub fn expect_again(&mut self, event: u128, counted_at: Timestamp, now: Timestamp) {
         self.advance(now);
-        if !self.has_counted(event) {
-            self.track(event, true);
+        let slice = self.slice_of(counted_at).min(self.newest);
+        if !self.has_counted(event) && self.newest - slice < SLICES as u64 {
+            self.track(event, slice, true);
         }
     }
 
@@ -121,17 +122,22 @@ impl CallWindow {
         self.events.contains_key(&event)
     }
 
-    fn track(&mut self, event: u128, succeeded: bool) {
+    fn track(&mut self, event: u128, slice: u64, succeeded: bool) {
         if self.events.len() < MAX_TRACKED_EVENTS {
-            self.events.insert(event, Contribution { slice: self.newest, succeeded });
+            self.events.insert(event, Contribution { slice, succeeded });
         }
+    }
+
+    /// Number of the slice of an instant since the Unix epoch.
+    fn slice_of(&self, at: Timestamp) -> u64 {
+        u64::try_from(at.as_millis()).unwrap_or(0) / self.slice_ms
     }
 
     /// Removes an outcome from its slice and from the sum.
     fn take_back(&mut self, earlier: Contribution) {
         let one = CallCounts { succeeded: earlier.succeeded.into(), failed: (!earlier.succeeded).into() };
         let slice = &mut self.slices[slot(earlier.slice)];
-        // A success that is noted after a slice has passed counts in an earlier one, and stays there.
+        // A success that was counted after a step of the clock may lie in another slice, and stays there.
         if slice.minus(one).plus(one) == *slice {
             *slice = slice.minus(one);
             self.sum = self.sum.minus(one);
@@ -146,7 +152,7 @@ impl CallWindow {
 
     /// Clears expired slices and returns the index of the current one.
     fn advance(&mut self, now: Timestamp) -> usize {
-        let number = u64::try_from(now.as_millis()).unwrap_or(0) / self.slice_ms;
+        let number = self.slice_of(now);
         if self.newest.abs_diff(number) >= SLICES as u64 {
             // A whole window has passed, or the clock was ahead by one and was set back.
             *self = Self::empty(self.slice_ms, number);
@@ -250,18 +256,20 @@ mod tests {
         let mut window = CallWindow::new(Duration::from_secs(60));
         for secs in 0..4 {
             assert_eq!(window.record_event(7, true, at(secs)), counts(1, 0));
-            window.expect_again(7, at(secs));
+            window.expect_again(7, at(secs), at(secs));
         }
         assert_eq!(window.record_event(7, false, at(4)), counts(0, 1));
     }
 
     #[test]
-    fn a_success_noted_late_takes_back_no_other_call() {
+    fn a_success_noted_late_is_replaced_all_the_same() {
         let mut window = CallWindow::new(Duration::from_secs(60));
         window.record_event(7, true, at(0));
-        window.expect_again(7, at(30));
-        assert_eq!(window.record_event(7, true, at(31)), counts(2, 0));
-        assert_eq!(window.counts(at(61)), counts(1, 0));
+        window.expect_again(7, at(0), at(30));
+        assert_eq!(window.record_event(7, false, at(31)), counts(0, 1));
+        window.record_event(8, true, at(31));
+        window.expect_again(8, at(31), at(95));
+        assert_eq!(window.record_event(8, true, at(95)), counts(1, 0), "the first one is forgotten already");
     }
 
     #[test]

@@ -11,7 +11,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_REPORTED: i64 = 5;
 
 /// State 1 is running: a claim leads into it, and its holder out of it. Beside that, the last delivery ends an event (5),
-/// dead ones (4) are redriven, and delivered ones (3) can be owed again.
+/// dead ones (4) are redriven, the claim of the first redriven delivery (6) begins the event again, and delivered ones (3) can be
+/// owed again.
 const POST: &str = "
     CREATE SCHEMA guard;
     CREATE TABLE guard.seen (what text);
@@ -22,7 +23,7 @@ const POST: &str = "
     END $$;
     CREATE TRIGGER guard AFTER UPDATE ON storm.event FOR EACH ROW
       WHEN (OLD.status <> 1 AND NEW.status <> 1 AND NOT (OLD.status = 5 AND NEW.status IN (3, 4, 5))
-            AND NOT (OLD.status = 4 AND NEW.status IN (0, 5))) EXECUTE FUNCTION guard.note();
+            AND NOT (OLD.status = 4 AND NEW.status IN (0, 5, 6)) AND NOT (OLD.status = 6 AND NEW.status IN (3, 4, 5))) EXECUTE FUNCTION guard.note();
     CREATE TRIGGER guard AFTER UPDATE ON storm.delivery FOR EACH ROW
       WHEN (OLD.status <> 1 AND NEW.status <> 1 AND NOT (OLD.status IN (3, 4) AND NEW.status IN (-1, 0)))
       EXECUTE FUNCTION guard.note()";

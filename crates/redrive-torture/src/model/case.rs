@@ -328,7 +328,9 @@ impl Case<'_> {
             Some(place) => (self.kinds.remove(place).1, true),
             None => ("unknown".to_owned(), false),
         };
-        lock(&self.model).unsubscribe(kind);
+        if is_there {
+            lock(&self.model).unsubscribe(kind);
+        }
         let life = self.life()?;
         let was_there = life.now(life.bus.unsubscribe(&id)).map_err(|error| error.to_string())?;
         same("was subscribed", was_there, is_there)

@@ -75,7 +75,10 @@ impl Oracle {
             if is_old_enough && may_be_dead {
                 deleted += 1;
             } else {
-                self.lost.entry(*id).or_insert_with(|| format!("{id} ({plan}) was acknowledged and is lost"));
+                self.lost.entry(*id).or_insert_with(|| {
+                    let event_type = &acknowledged.event_type;
+                    format!("{id} ({event_type}, {plan}) was acknowledged and is lost")
+                });
             }
         }
         let most = self.account.most_purged();
@@ -247,8 +250,12 @@ impl Oracle {
     /// purged.
     fn check_batches(&mut self, picture: &Picture) {
         let mut found: HashMap<u64, (u64, u64)> = HashMap::new();
-        for batch in picture.events.values().filter_map(payload_of).filter_map(|payload| payload.batch) {
-            found.entry(batch.key).or_insert((batch.size, 0)).1 += 1;
+        for event in picture.events.values() {
+            let Some(batch) = payload_of(event).and_then(|payload| payload.batch) else { continue };
+            // A purge may have come first: an event without a subscription is dead after its first crash.
+            if self.account.purged_until < Some(event.created_at.as_millis()) {
+                found.entry(batch.key).or_insert((batch.size, 0)).1 += 1;
+            }
         }
         for (key, (size, there)) in found {
             if self.batches.insert(key) && there != size {
@@ -361,7 +368,8 @@ impl Oracle {
         let attempts = u32::try_from(entry.errors.len()).unwrap_or(u32::MAX);
         let is_permanent = last.starts_with(PERMANENT);
         // Without a subscription an event is done at its first dispatch, and dead at a later one.
-        let is_unwanted = wanting(event).is_empty() && charged(&entry.errors) > 0;
+        let is_owed = charged(&entry.errors) > 0 || self.redrives(event) > 0;
+        let is_unwanted = wanting(event).is_empty() && is_owed;
         if entry.reason == "no_subscription" && is_unwanted {
             return;
         }

@@ -38,6 +38,8 @@ struct Succeeded {
     handled: Vec<SubscriptionName>,
     /// Attempts with a recorded detail.
     attempts: Vec<SucceededAttempt>,
+    /// Other handlers that run again if a later one of the same event fails, with the steady time of their success.
+    again: Vec<(Arc<Subscription>, Timestamp)>,
 }
 
 /// Runs one delivery and settles it.
@@ -166,6 +168,9 @@ async fn run_handlers(
         let Err(failure) = result else {
             permit.succeeded(core.store.as_ref()).await;
             succeeded.record(core, claimed, subscription, started_at, detail);
+            if matching.len() > 1 && !subscription.is_idempotent {
+                succeeded.again.push((Arc::clone(subscription), core.clock.steady()));
+            }
             continue;
         };
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
@@ -176,7 +181,7 @@ async fn run_handlers(
             continue;
         }
         let class = report_failure(core, permit, &policy, &failure).await;
-        expect_again(claimed, &matching, subscription, &split_off);
+        succeeded.expect_again(claimed);
         split_off.extend(remote(core, claimed, &matching).await);
         // Other subscriptions share the event: the circuit of one does not delay its retry.
         let breaker = match claimed.subscription {
@@ -198,6 +203,13 @@ async fn run_handlers(
 }
 
 impl Succeeded {
+    /// Notes for the handlers before the failed one that they run again at the retry: an event counts once in the window of each circuit.
+    fn expect_again(&self, claimed: &Claimed) {
+        for (subscription, counted_at) in &self.again {
+            subscription.admission.circuit.expect_again(claimed.event.id.as_uuid().as_u128(), *counted_at);
+        }
+    }
+
     fn record(
         &mut self,
         core: &Core,
@@ -242,21 +254,6 @@ fn is_store_outage(failure: &Failure) -> bool {
         _ => None,
     };
     failure.find::<StoreError>().or(of_bus).is_some_and(StoreError::is_unavailable)
-}
-
-/// Notes for the handlers before the failed one that they run again at the retry: an event counts once in the window of each circuit.
-fn expect_again(
-    claimed: &Claimed,
-    matching: &[Arc<Subscription>],
-    failed: &Subscription,
-    split_off: &[(SubscriptionName, Due)],
-) {
-    for earlier in matching.iter().take_while(|one| one.name != failed.name) {
-        let has_run = split_off.iter().all(|(name, _)| *name != earlier.name);
-        if !earlier.is_idempotent && has_run {
-            earlier.admission.circuit.expect_again(claimed.event.id.as_uuid().as_u128());
-        }
-    }
 }
 
 /// Logs and counts a failed attempt whose settlement is decided.

@@ -174,19 +174,19 @@ impl PlainBus {
         let event = &self.events[&running.id];
         let is_awaited = match &running.subscription {
             Some(name) => {
-                let is_new = running.attempt == 1 && now - event.created_at < MAX_ORPHAN_MS;
+                let is_new = running.attempt == 1 && (now - event.created_at).abs() < MAX_ORPHAN_MS;
                 is_new || self.absent().any(|kind| kind.name == name)
             }
             None => self.absent().any(|kind| kind.wants.contains(&TOPICS[event.topic])),
         };
-        let has_failed = running.first_at > event.created_at && !event.attempts_made.is_empty();
+        let was_dispatched = event.was_dispatched;
         if is_awaited {
             self.counts.orphaned += 1;
             let short = (now - self.started_at).clamp(MIN_ORPHAN_MS, MAX_ORPHAN_MS);
             let wait = if running.is_suspect { SUSPECT_ORPHAN_MS } else { short };
             return (Verdict::Defer(now + wait), None);
         }
-        if running.subscription.is_some() || running.attempt > 1 || has_failed {
+        if running.subscription.is_some() || running.attempt > 1 || was_dispatched {
             return (Verdict::Dead("no_subscription"), None);
         }
         self.counts.unmatched += 1;
@@ -442,6 +442,7 @@ impl PlainBus {
         };
         delivery.was_deferred = delivery.state == State::Suspect;
         delivery.changed_at = now;
+        event.was_dispatched |= is_whole && matches!(verdict, Verdict::Defer(_));
         let error = attempt.as_ref().map(|attempt| attempt.error.clone());
         event.failed.extend(error.map(|error| (running.subscription.clone(), error)));
         event.attempts_made.extend(attempt);

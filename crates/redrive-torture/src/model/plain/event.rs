@@ -129,6 +129,8 @@ pub(in crate::model) struct PlainEvent {
     pub(super) calls: usize,
     /// Redriven while single deliveries were open.
     pub(super) owes: bool,
+    /// Deferred as a whole, or redriven.
+    pub(super) was_dispatched: bool,
     /// Successful handlers since it was published or redriven, and how often.
     pub(super) handled: BTreeMap<&'static str, u32>,
 }

@@ -84,6 +84,7 @@ impl PlainBus {
             plan: draft.plan,
             calls: 0,
             owes: false,
+            was_dispatched: false,
             handled: BTreeMap::new(),
         };
         self.events.insert(id, event);
@@ -161,6 +162,7 @@ impl PlainBus {
             Delivery::new(if is_claimed { State::Delivering } else { State::Redriven }, None, at)
         };
         event.owes = event.owed() > 0;
+        event.was_dispatched = true;
         event.dead_letters.clear();
         event.handled.clear();
         if let Some((plan, payload)) = edited {
