@@ -308,9 +308,8 @@ pub trait Cluster: Sealed {
         Box::pin(async { Ok(Arc::default()) })
     }
 
-    /// Lists subscriptions on record that no living process has registered, at most half a second old. An event that matches one
-    /// waits for it. In a store of one process: all on record, whether this process has registered them or not.
-    fn absent_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
+    /// Lists the subscriptions on record, at most half a second old. An event that no living process takes waits for one that it matches.
+    fn recorded_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
         Box::pin(async {
             let on_record = self.subscriptions().await?.into_iter();
             Ok(on_record

@@ -137,9 +137,9 @@ impl Core {
         Ok(remote.iter().filter(is_match).map(|subscription| subscription.name.clone()).collect())
     }
 
-    /// Subscriptions on record that no living process has registered.
+    /// Subscriptions on record that this process has not registered.
     pub(crate) async fn absent_subscriptions(&self) -> Result<Vec<RemoteSubscription>, StoreError> {
-        let on_record = self.store.absent_subscriptions().await?;
+        let on_record = self.store.recorded_subscriptions().await?;
         let here = self.subscriptions();
         Ok(on_record.iter().filter(|one| here.named(one.name.as_str()).is_none()).cloned().collect())
     }

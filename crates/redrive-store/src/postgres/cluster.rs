@@ -180,8 +180,8 @@ impl Cluster for PostgresStore {
         )
     }
 
-    fn absent_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
-        Box::pin(self.run(|shared| async move { remote_subscriptions::absent(&shared).await }))
+    fn recorded_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
+        Box::pin(self.run(|shared| async move { remote_subscriptions::on_record(&shared).await }))
     }
 
     fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {

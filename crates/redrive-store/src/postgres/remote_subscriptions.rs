@@ -4,7 +4,8 @@
 //! They are read on demand and cached for [`CACHE_TTL`]. A process with a new subscription waits that long before it
 //! goes on: then every other process has read it.
 //!
-//! Absent subscriptions are on record, and no living process has registered them. They are read only for events that nobody takes.
+//! The subscriptions on record are read only for events that no living process takes. They include those of living processes: a process
+//! that has left since the remote subscriptions were read leaves no gap.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,9 +36,7 @@ const SELECT_REMOTE: &str = "
     WHERE s.boot <> $1 AND NOT EXISTS (
       SELECT 1 FROM redrive.subscriber o WHERE o.boot = $1 AND o.name = s.name AND o.event_type = s.event_type)";
 
-const SELECT_ABSENT: &str = "
-    SELECT r.name, r.event_type FROM redrive.subscriptions r WHERE NOT EXISTS (
-      SELECT 1 FROM redrive.subscriber s JOIN redrive.process p ON p.boot = s.boot WHERE s.name = r.name)";
+const SELECT_ON_RECORD: &str = "SELECT name, event_type FROM redrive.subscriptions";
 
 const IS_NEW_TO_OTHERS: &str = "
     SELECT EXISTS (
@@ -50,8 +49,8 @@ const IS_NEW_TO_OTHERS: &str = "
 pub(super) struct RemoteSubscriptions {
     cached: Mutex<Option<Cached>>,
     asking: tokio::sync::Mutex<()>,
-    /// Absent subscriptions, and when their query was sent.
-    absent: tokio::sync::Mutex<Option<(Instant, Arc<[RemoteSubscription]>)>>,
+    /// Subscriptions on record, and when their query was sent.
+    on_record: tokio::sync::Mutex<Option<(Instant, Arc<[RemoteSubscription]>)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,22 +89,22 @@ pub(super) async fn current(shared: &Shared) -> Result<Cached, StoreError> {
     Ok(cached)
 }
 
-/// Returns the absent subscriptions, at most [`CACHE_TTL`] old.
-pub(super) async fn absent(shared: &Shared) -> Result<Arc<[RemoteSubscription]>, StoreError> {
-    let mut cached = shared.remote_subscriptions.absent.lock().await;
-    if let Some((_, absent)) = cached.as_ref().filter(|(asked, _)| asked.elapsed() < CACHE_TTL) {
-        return Ok(Arc::clone(absent));
+/// Returns the subscriptions on record, at most [`CACHE_TTL`] old.
+pub(super) async fn on_record(shared: &Shared) -> Result<Arc<[RemoteSubscription]>, StoreError> {
+    let mut cached = shared.remote_subscriptions.on_record.lock().await;
+    if let Some((_, on_record)) = cached.as_ref().filter(|(asked, _)| asked.elapsed() < CACHE_TTL) {
+        return Ok(Arc::clone(on_record));
     }
     let asked = Instant::now();
-    let found = shared.pool.get().await?.query(SELECT_ABSENT, &[]).await?;
-    let absent: Arc<[RemoteSubscription]> = found.iter().map(subscription).collect();
-    *cached = Some((asked, Arc::clone(&absent)));
-    Ok(absent)
+    let found = shared.pool.get().await?.query(SELECT_ON_RECORD, &[]).await?;
+    let on_record: Arc<[RemoteSubscription]> = found.iter().map(subscription).collect();
+    *cached = Some((asked, Arc::clone(&on_record)));
+    Ok(on_record)
 }
 
-/// Reads remote and absent subscriptions again at the next call, because this process has removed one.
+/// Reads all subscriptions again at the next call, because this process has removed one.
 pub(super) async fn forget(shared: &Shared) {
-    *shared.remote_subscriptions.absent.lock().await = None;
+    *shared.remote_subscriptions.on_record.lock().await = None;
     *lock(&shared.remote_subscriptions.cached) = None;
 }
 

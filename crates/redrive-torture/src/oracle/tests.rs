@@ -176,9 +176,9 @@ async fn an_event_with_another_content_is_seen() {
 #[tokio::test]
 async fn an_error_that_is_missing_or_in_the_wrong_place_is_seen() {
     let missing = "DELETE FROM attempt WHERE key IN (SELECT min(key) FROM attempt GROUP BY event_key)";
-    assert_seen(Counting::Event, missing, "and carries the errors").await;
+    assert_seen(Counting::Event, missing, "are kept").await;
     let swapped = "UPDATE attempt SET error = (SELECT b.error FROM attempt b WHERE b.event_key = attempt.event_key ORDER BY key DESC)";
-    assert_seen(Counting::Event, swapped, "and carries the errors").await;
+    assert_seen(Counting::Event, swapped, "has the error").await;
     let missing = "UPDATE delivery SET retry_count = retry_count + 1 WHERE status = 4";
     assert_seen(Counting::Subscription, missing, "the delivery to work has failed").await;
 }

@@ -168,9 +168,6 @@ async fn run_handlers(
         let Err(failure) = result else {
             permit.succeeded(core.store.as_ref()).await;
             succeeded.record(core, claimed, subscription, started_at, detail);
-            if matching.len() > 1 && !subscription.is_idempotent {
-                succeeded.again.push((Arc::clone(subscription), core.clock.steady()));
-            }
             continue;
         };
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
@@ -214,14 +211,16 @@ impl Succeeded {
         &mut self,
         core: &Core,
         claimed: &Claimed,
-        subscription: &Subscription,
+        subscription: &Arc<Subscription>,
         started_at: Timestamp,
         detail: Option<String>,
     ) {
         subscription.counters.done(1);
         // The delivery to a single subscription ends with this success: no further attempt has to leave the handler out.
-        if subscription.is_idempotent && claimed.subscription.is_none() {
-            self.handled.push(subscription.name.clone());
+        match (claimed.subscription.is_none(), subscription.is_idempotent) {
+            (true, true) => self.handled.push(subscription.name.clone()),
+            (true, false) => self.again.push((Arc::clone(subscription), core.clock.steady())),
+            (false, _) => {}
         }
         self.attempts.extend(detail.map(|detail| SucceededAttempt {
             subscription: subscription.name.clone(),
