@@ -37,7 +37,7 @@ coverage: ## Measure the scheduler's line coverage; at least 90 %
 	$(CARGO) run --quiet --locked -p xtask -- coverage redrive-scheduler 90
 
 .PHONY: check
-check: fmt-check words clippy doc-check features deny ## Check formatting, wording, lints, documentation, features, dependencies
+check: fmt-check words openapi-check clippy doc-check features deny ## Check formatting, wording, the API document, lints, documentation, features, dependencies
 
 .PHONY: fmt-check
 fmt-check:
@@ -47,6 +47,11 @@ fmt-check:
 .PHONY: words
 words:
 	$(CARGO) run --quiet --locked -p xtask -- words
+
+# docs/openapi.json may break its users only if the changelog says so.
+.PHONY: openapi-check
+openapi-check:
+	$(CARGO) run --quiet --locked -p xtask -- openapi
 
 .PHONY: clippy
 clippy:

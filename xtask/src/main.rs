@@ -6,6 +6,7 @@
 
 mod conformance;
 mod coverage;
+mod openapi;
 mod test_functions;
 mod words;
 
@@ -19,6 +20,7 @@ checks:
   conformance   every row of docs/conformance.md is well formed and the tests it names exist
   coverage CRATE PERCENT
                 line coverage of its tests is at least this
+  openapi       docs/openapi.json breaks no client, and docs/api.html shows it; `openapi write` writes docs/api.html
   programs      the programs that the tests need are installed; installs them where that is allowed
   words [PATH...]
                 wording and shape of the sources follow xtask/words.toml; ARCHITECTURE.md names every module";
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["conformance"] => conformance::run(&root),
+        ["openapi"] => openapi::run(&root, false),
+        ["openapi", "write"] => openapi::run(&root, true),
         ["programs"] => programs(),
         ["words", paths @ ..] => words::run(&root, paths),
         ["coverage", package, least] => match least.parse() {

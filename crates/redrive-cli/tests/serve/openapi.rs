@@ -16,7 +16,7 @@ fn every_operation_requires_its_documented_scope() {
     let mut checked = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
-            let scope = operation["security"][0]["token"][0].as_str();
+            let scope = operation["x-required-scope"].as_str();
             assert_eq!(scope.is_none(), ["/healthz", "/readyz"].contains(&path.as_str()), "{method} {path}");
             let Some(scope) = scope else { continue };
             let (method, path) =
@@ -48,6 +48,7 @@ async fn conforms(schemathesis: &Path, database: TestDatabase, examples: &str) {
         .args(["--header", &format!("Authorization: Bearer {admin}")])
         .args(["--exclude-path", "/v1/stream"]) // never ends
         .args(["--exclude-path", "/v1/subscriptions/{name}/pull"]) // waits as long as requested
+        .args(["--exclude-operation-id", "revokeToken"]) // would revoke the token of the test, which it finds in the list
         // A schema cannot express: due_at or delay_ms but not both, one key for one body.
         .args(["--exclude-checks", "positive_data_acceptance"])
         .args(["--max-examples", examples, "--generation-deterministic", "--no-color"])
@@ -111,10 +112,7 @@ fn the_document_describes_every_route() {
     ] {
         let item = document["paths"][path].as_object().unwrap_or_else(|| panic!("{path}"));
         for operation in item.values() {
-            assert_eq!(
-                operation["responses"]["default"]["content"]["application/problem+json"]["schema"]["$ref"],
-                "#/components/schemas/Problem"
-            );
+            assert_eq!(operation["responses"]["500"]["$ref"], "#/components/responses/Internal");
             assert!(operation["summary"].is_string(), "{path}");
         }
     }
@@ -122,11 +120,11 @@ fn the_document_describes_every_route() {
         ("get", "/healthz", "200 400 500 503"),
         ("get", "/v1/events/{id}", "200 400 401 403 404 429 500 503"),
         ("post", "/v1/events", "202 400 401 403 408 409 413 415 422 429 500 503"),
-        ("delete", "/v1/tokens/{id}", "204 400 401 403 404 409 429 500 503"),
-        ("post", "/v1/subscriptions/{name}/ack", "200 400 401 403 404 408 409 413 415 421 429 500 503"),
+        ("delete", "/v1/tokens/{id}", "204 400 401 403 404 429 500 503"),
+        ("post", "/v1/subscriptions/{name}/ack", "200 400 401 403 404 408 413 415 421 429 500 503"),
     ] {
         let responses = document["paths"][path][method]["responses"].as_object().unwrap();
-        let mut documented: Vec<_> = responses.keys().filter(|status| *status != "default").collect();
+        let mut documented: Vec<_> = responses.keys().collect();
         documented.sort();
         assert_eq!(documented, statuses.split(' ').collect::<Vec<_>>(), "{method} {path}");
     }

@@ -30,12 +30,16 @@ pub(crate) fn lives_routes<S: Clone + Send + Sync + 'static>() -> OpenApiRouter<
 }
 
 /// Check that the process is alive
+///
+/// For liveness checks. Needs no token, is not limited and does not touch the database.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Health)))]
 pub(crate) async fn lives() -> Response {
     reply::ok(&Health::ok())
 }
 
 /// Check that the server accepts requests and its store can write
+///
+/// For readiness checks of load balancers. Needs no token and is not limited; many checks share one write.
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health)))]
 async fn is_ready(State(api): ApiState) -> Response {
     if *api.http.stopping.borrow() {

@@ -41,6 +41,8 @@ fn view(replay: webhook::Replay) -> Replay {
 }
 
 /// Send an event to one endpoint again, or for the first time, whatever its status
+///
+/// A delivery that has ended becomes due anew; an open one stays as it is. Needs no matching pattern of the endpoint.
 #[utoipa::path(post, path = "/v1/events/{id}/replay", tag = "replays", security(("token" = ["admin"])),
     params(("id" = uuid::Uuid, Path, description = "The event")),
     request_body = ReplayEvent, responses((status = 202, body = EventReplayed)))]
@@ -86,6 +88,8 @@ async fn begin_replay(
 }
 
 /// List replays, oldest first
+///
+/// Replays of all endpoints, running and ended.
 #[utoipa::path(get, path = "/v1/replays", tag = "replays", security(("token" = ["read"])), params(PageQuery),
     responses((status = 200, body = Page<Replay>)))]
 async fn list_replays(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
@@ -96,6 +100,8 @@ async fn list_replays(State(api): ApiState, _: MayRead, Query(query): Query<Page
 }
 
 /// Show one replay
+///
+/// `replayed` counts the events that were sent so far.
 #[utoipa::path(get, path = "/v1/replays/{id}", tag = "replays", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The replay", pattern = "^rp_[0-9a-f]{32}$")),
     responses((status = 200, body = Replay)))]
@@ -104,6 +110,8 @@ async fn show_replay(State(api): ApiState, _: MayRead, Named(id): Named<ReplayId
 }
 
 /// Cancel a replay; sent events stay sent
+///
+/// Cancelling a replay that has ended changes nothing.
 #[utoipa::path(post, path = "/v1/replays/{id}/cancel", tag = "replays", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The replay", pattern = "^rp_[0-9a-f]{32}$")),
     responses((status = 200, body = Replay)))]

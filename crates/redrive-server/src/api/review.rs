@@ -61,6 +61,8 @@ impl From<SchedulerError> for Problem {
 }
 
 /// List the messages in review, newest first
+///
+/// With a filter, a page before the last one may have fewer entries than `limit`.
 #[utoipa::path(get, path = "/v1/review", operation_id = "list_review", tag = "review", security(("token" = ["read"])),
     params(ReviewFilter, PageQuery), responses((status = 200, body = Page<ReviewSummary>)))]
 async fn list(
@@ -92,6 +94,8 @@ fn into_filter(filter: ReviewFilter) -> Result<redrive_scheduler::ReviewFilter, 
 }
 
 /// Show one failed message with its history, in review or not
+///
+/// `history` has the failures of the message up to this one, `attempts` those of republishing it.
 #[utoipa::path(get, path = "/v1/review/{id}", operation_id = "show_review", tag = "review", security(("token" = ["read"])),
     params(("id" = uuid::Uuid, Path, description = "The task")), responses((status = 200, body = ReviewTask)))]
 async fn show(ReviewQueue(review): ReviewQueue, _: MayRead, Named(id): Named<EventId>) -> Reply {
@@ -101,7 +105,9 @@ async fn show(ReviewQueue(review): ReviewQueue, _: MayRead, Named(id): Named<Eve
 /// Longest reason, in characters.
 const MAX_WHY_CHARS: usize = 1000;
 
-/// Republish a message once more, to its queue or another one; a further failure returns it to review
+/// Republish a message once more, to its queue or another one
+///
+/// A further failure returns the message to review. A message of unknown origin needs `queue`.
 #[utoipa::path(post, path = "/v1/review/{id}/retry", operation_id = "retry_review", tag = "review",
     security(("token" = ["admin"])), params(("id" = uuid::Uuid, Path, description = "The task")),
     request_body = Option<ReleaseMessage>, responses((status = 202, body = DecidedMessage)))]
@@ -119,7 +125,9 @@ fn decided(id: EventId, decision: ReviewDecision) -> Response {
     reply::json(StatusCode::ACCEPTED, &DecidedMessage { id: *id.as_uuid(), decision })
 }
 
-/// Discard a message; its record is kept until the retention has passed
+/// Discard a message
+///
+/// The record of the message and of this decision is kept until the retention has passed.
 #[utoipa::path(post, path = "/v1/review/{id}/discard", operation_id = "discard_review", tag = "review",
     security(("token" = ["admin"])), params(("id" = uuid::Uuid, Path, description = "The task")),
     request_body = Option<DiscardMessage>, responses((status = 202, body = DecidedMessage)))]

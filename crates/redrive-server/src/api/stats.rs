@@ -12,6 +12,8 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// Count events by status
+///
+/// Counts of the whole database, and its size. `in_flight` counts the responding process alone.
 #[utoipa::path(get, path = "/v1/stats", tag = "stats", security(("token" = ["read"])),
     responses((status = 200, body = Stats)))]
 async fn stats(State(api): ApiState, _: MayRead) -> Reply {

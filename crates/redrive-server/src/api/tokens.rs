@@ -54,7 +54,9 @@ impl From<TokenError> for Problem {
     }
 }
 
-/// List the tokens, oldest first; never their secrets
+/// List the tokens, oldest first
+///
+/// The secret of a token is shown once, by `createToken`, and stored nowhere.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])), params(PageQuery),
     responses((status = 200, body = Page<tokens::Token>)))]
 async fn list_tokens(State(api): ApiState, _: MayAdmin, Query(query): Query<PageQuery>) -> Reply {
@@ -69,7 +71,9 @@ async fn list_tokens(State(api): ApiState, _: MayAdmin, Query(query): Query<Page
     Ok(reply::ok(&page::page(tokens, limit, next, view)))
 }
 
-/// Create a token; no other answer shows it
+/// Create a token
+///
+/// The response has the token itself; no later response shows it. The first token is created on the command line: `redrive tokens create`.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])),
     request_body = CreateToken, responses((status = 201, body = CreatedToken)))]
 async fn create_token(
@@ -100,6 +104,8 @@ async fn create_token(
 }
 
 /// Revoke a token
+///
+/// Open streams and waiting pulls of the token end within a second.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "As the list shows it", min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")),
     responses((status = 204, description = "Revoked")))]

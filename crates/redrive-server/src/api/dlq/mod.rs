@@ -86,7 +86,7 @@ async fn groups(State(api): ApiState, _: MayRead, Query(filter): Query<dlq::DlqF
 
 /// Show the dead letters of one event, with every failed attempt
 ///
-/// One dead letter, or one for each subscription that is tracked on its own. 404 also means that the event is not in the queue.
+/// One dead letter, or one for each subscription that is tracked on its own. An event on record that is not in the queue is answered with `not_dead`.
 #[utoipa::path(get, path = "/v1/dlq/{id}", tag = "dlq", security(("token" = ["read"])),
     params(("id" = uuid::Uuid, Path, description = "The event")),
     responses((status = 200, body = List<dlq::DeadLetter>)))]

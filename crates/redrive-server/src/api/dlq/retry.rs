@@ -34,10 +34,12 @@ const PAGE_SIZE: u32 = 200;
 const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + 1024;
 
 /// Redrive one event
+///
+/// All dead letters of the event become due at once, with attempts anew. Another `payload` replaces that of the event; the history keeps
+/// the original.
 #[utoipa::path(post, path = "/v1/dlq/{id}/retry", tag = "dlq", security(("token" = ["admin"])),
     params(("id" = uuid::Uuid, Path, description = "The event")), request_body = Option<RetryDead>,
-    responses((status = 202, body = RetriedDead),
-        (status = 422, description = "The payload of a message of the scheduler cannot be edited", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
+    responses((status = 202, body = RetriedDead)))]
 pub(crate) async fn retry_one(
     State(api): ApiState,
     _: MayAdmin,

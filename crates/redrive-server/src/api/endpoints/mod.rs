@@ -76,6 +76,8 @@ impl From<ReplayError> for Problem {
 }
 
 /// List endpoints, oldest first
+///
+/// `state` is the health as the responding process knows it. Secrets and header values are never listed.
 #[utoipa::path(get, path = "/v1/endpoints", tag = "endpoints", security(("token" = ["read"])), params(PageQuery),
     responses((status = 200, body = Page<Endpoint>)))]
 async fn list_endpoints(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
@@ -91,6 +93,8 @@ async fn list_endpoints(State(api): ApiState, _: MayRead, Query(query): Query<Pa
 }
 
 /// Show one endpoint
+///
+/// The response has no secret and no header values; `listEndpointSecrets` has the secrets.
 #[utoipa::path(get, path = "/v1/endpoints/{id}", tag = "endpoints", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 200, body = Endpoint)))]
@@ -118,6 +122,8 @@ async fn create_endpoint(
 }
 
 /// Change an endpoint
+///
+/// Missing fields stay as they are. With `version`, nothing changes if another change came first (`conflict`).
 #[utoipa::path(patch, path = "/v1/endpoints/{id}", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     request_body = UpdateEndpoint, responses((status = 200, body = Endpoint)))]
@@ -146,6 +152,8 @@ async fn remove_endpoint(State(api): ApiState, _: MayAdmin, Named(id): Named<End
 }
 
 /// Send a message of the type `redrive.test` to an endpoint now, and show the response
+///
+/// One attempt without retries, also to a disabled endpoint. The answer is 200 whether or not the endpoint accepted the message.
 #[utoipa::path(post, path = "/v1/endpoints/{id}/test", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 200, body = AttemptRecord)))]
@@ -154,6 +162,8 @@ async fn test(State(api): ApiState, _: MayAdmin, Named(id): Named<EndpointId>) -
 }
 
 /// List the attempts of an endpoint, newest first
+///
+/// Successful and failed attempts with their HTTP requests and responses. `failed=true` selects failed ones.
 #[utoipa::path(get, path = "/v1/endpoints/{id}/attempts", tag = "endpoints", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$"), AttemptFilter, PageQuery),
     responses((status = 200, body = Page<EndpointAttempt>)))]
@@ -179,6 +189,8 @@ const DEFAULT_OVERLAP_S: u64 = 24 * 3600;
 const MAX_OVERLAP_S: u64 = 30 * 24 * 3600;
 
 /// Show the secrets of an endpoint, the newest first
+///
+/// The newest secret, and older ones that still sign after a rotation. An Ed25519 endpoint shows public keys.
 #[utoipa::path(get, path = "/v1/endpoints/{id}/secret", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 200, body = List<EndpointSecret>)))]
@@ -187,6 +199,8 @@ async fn secrets(State(api): ApiState, _: MayAdmin, Named(id): Named<EndpointId>
 }
 
 /// Rotate the secret of an endpoint; the previous one signs as well for a while
+///
+/// Messages carry a signature of each secret until the previous one expires after `overlap_s`.
 #[utoipa::path(post, path = "/v1/endpoints/{id}/secret/rotate", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     request_body = Option<RotateSecret>, responses((status = 200, body = List<EndpointSecret>)))]

@@ -24,13 +24,13 @@ const MAX_ITEM_ERRORS: usize = 100;
 
 /// Publish many events, all or none
 ///
-/// A JSON array, or one event a line with `content-type: application/x-ndjson`; at most 10 000 events and 16 MiB.
+/// A JSON array of at most 10 000 events and 16 MiB. The body may also be one event a line with `content-type: application/x-ndjson`, which
+/// generated clients do not offer.
 #[utoipa::path(post, path = "/v1/events/batch", tag = "events", security(("token" = ["publish"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The trace context of the events (W3C)")),
-    request_body(content((Vec<PublishEvent> = "application/json"), (String = "application/x-ndjson"))),
-    responses((status = 202, body = List<PublishedEvent>),
-        (status = 422, description = "The key stands for another request", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
+    request_body = Vec<PublishEvent>,
+    responses((status = 202, body = List<PublishedEvent>)))]
 pub(crate) async fn publish_batch(
     State(api): ApiState,
     MayPublish(caller): MayPublish,

@@ -30,8 +30,7 @@ const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + (128 << 10);
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("token" = ["publish"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The trace context of the event (W3C)")),
-    request_body = PublishEvent, responses((status = 202, body = PublishedEvent),
-        (status = 422, description = "The type is reserved, or the key stands for another request", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
+    request_body = PublishEvent, responses((status = 202, body = PublishedEvent)))]
 pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish, request: Request) -> Reply {
     let headers = request.headers().clone();
     body::must_be_json(&headers)?;

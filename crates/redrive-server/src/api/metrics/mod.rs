@@ -25,6 +25,8 @@ pub(crate) fn routes() -> Routes {
 }
 
 /// Show the metrics in the text format of Prometheus
+///
+/// Counters and gauges of the responding process, and the depth of the queues in the database.
 #[utoipa::path(get, path = "/metrics", tag = "metrics", security(("token" = ["read"])),
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(api): ApiState, _: MayRead) -> Reply {
