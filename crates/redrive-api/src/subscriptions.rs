@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::client::{Result, encoded, requests};
+use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
 use crate::retry::Retry;
 use crate::time::Time;
@@ -96,6 +97,18 @@ pub struct Ack {
     pub leases: Vec<String>,
 }
 
+open_enum! {
+    /// Effect of a nack.
+    pub enum NackOutcome {
+        /// The attempt failed: the retry policy decides between another attempt and the dead-letter queue.
+        Failed = "failed",
+        /// No attempt is charged: the event is delivered again after `delay_ms`.
+        Snooze = "snooze",
+        /// No attempt can succeed: the event goes to the dead-letter queue at once.
+        Permanent = "permanent",
+    }
+}
+
 /// Leases of events that could not be handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -104,10 +117,12 @@ pub struct Nack {
     /// The leases of the pulled events.
     #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100))]
     pub leases: Vec<String>,
-    /// Wait before the next attempt; decided by the retry policy by default.
+    /// What becomes of the events; `failed` by default.
+    pub outcome: Option<NackOutcome>,
+    /// Shortest wait before the next delivery; decided by the retry policy by default. A snooze needs it, a permanent failure has none.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 86_400_000))]
     pub delay_ms: Option<u64>,
-    /// Recorded as the error of the attempt.
+    /// Recorded as the error of the attempt. A snooze records none.
     #[cfg_attr(feature = "schema", schema(max_length = 4096))]
     pub reason: Option<String>,
 }

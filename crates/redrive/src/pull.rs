@@ -22,6 +22,7 @@ use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
 use crate::lock::lock;
 use crate::settle_waiters::HeldClaim;
+use crate::snooze::Snooze;
 
 /// Time for which a pull waits for more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
@@ -298,6 +299,17 @@ impl PullQueue {
             None => Failure::new(reason),
         };
         self.end(token, Err(failure)).await
+    }
+
+    /// Reports that no attempt at an event can succeed: it goes to the dead-letter queue at once. Returns when that is stored.
+    pub async fn reject(&self, token: LeaseToken, reason: Option<String>) -> Result<(), LeaseError> {
+        let reason = reason.unwrap_or_else(|| "rejected by its consumer".to_owned());
+        self.end(token, Err(reason.permanent())).await
+    }
+
+    /// Gives an event back that is delivered again after `wait`, at least a millisecond. No attempt is charged. Returns when that is stored.
+    pub async fn snooze(&self, token: LeaseToken, wait: Duration) -> Result<(), LeaseError> {
+        self.end(token, Err(Failure::new(Snooze::new(wait)))).await
     }
 
     /// Extends a lease to this long from now; returns its new end.

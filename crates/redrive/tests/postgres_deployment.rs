@@ -114,7 +114,11 @@ async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Trac
     // Its subscription is on record: the event waits for it.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(old.store().event(alone).await.unwrap().status, EventStatus::Pending);
-    assert_eq!(old.metrics().await.unwrap().unmatched, 1, "of an event that no subscription on record matches");
+    assert_eq!(
+        old.metrics().await.unwrap().unmatched,
+        1,
+        "of an event that no subscription on record matches"
+    );
     old.shutdown().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Pull subscriptions over HTTP.
 
 use redrive_api::client::Client;
-use redrive_api::subscriptions::{Ack, Extend, LeaseResults, LeasedEvent, Nack, Pull};
+use redrive_api::subscriptions::{Ack, Extend, LeaseResults, LeasedEvent, Nack, NackOutcome, Pull};
 use serde_json::{Value, json};
 
 use crate::world::{JSON, TestDatabase, World, ok};
@@ -44,7 +44,12 @@ fn events_are_pulled_acked_nacked_and_extended() {
         assert_eq!(ok(billing.ack("billing", &Ack { leases: leases(0..2) })).done, 2);
         let late = ok(billing.ack("billing", &Ack { leases: leases(0..1) }));
         assert_eq!(late, LeaseResults { done: 0, lost: leases(0..1) });
-        let nack = Nack { leases: leases(2..3), delay_ms: Some(20), reason: Some("no ink".to_owned()) };
+        let nack = Nack {
+            leases: leases(2..3),
+            delay_ms: Some(20),
+            reason: Some("no ink".to_owned()),
+            outcome: None,
+        };
         assert_eq!(ok(billing.nack("billing", &nack)).done, 1);
         let again = pull(&client);
         assert_eq!((again[0].id, again[0].attempt), (fetched[2].id, 2));
@@ -54,6 +59,50 @@ fn events_are_pulled_acked_nacked_and_extended() {
         }
         let event = ok(client.events().get(fetched[2].id));
         assert_eq!(event.attempts[0].error.as_deref(), Some("no ink"));
+    }
+}
+
+#[test]
+fn a_nack_may_snooze_an_event_or_end_it_for_good() {
+    for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
+        let world = database.serve(&[]);
+        put(
+            &world,
+            "billing",
+            &json!({"patterns": ["order.*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}}),
+        );
+        let id = world.publish("order.created", &json!(1));
+        let client = world.client();
+        let nack = |outcome: NackOutcome, delay_ms, reason: Option<&str>| {
+            let leases = vec![pull(&client)[0].lease.clone()];
+            let reason = reason.map(str::to_owned);
+            ok(client
+                .subscriptions()
+                .nack("billing", &Nack { leases, outcome: Some(outcome), delay_ms, reason }))
+            .done
+        };
+        for _ in 0..4 {
+            assert_eq!(nack(NackOutcome::Snooze, Some(5), None), 1, "no attempt is charged");
+        }
+        assert_eq!(nack(NackOutcome::Failed, Some(5), Some("no ink")), 1);
+        let event = ok(client.events().get(id.parse().unwrap()));
+        assert_eq!((event.retry_count, event.attempts.len()), (1, 1), "{event:?}");
+        assert_eq!(nack(NackOutcome::Permanent, None, Some("no such customer")), 1);
+        world.until("it is dead", || status(&world, &id) == "dlq");
+        let dead = ok(client.dlq().get(id.parse().unwrap())).data;
+        assert_eq!(
+            (dead[0].reason.as_str(), dead[0].errors.clone()),
+            ("permanent", vec!["no ink".to_owned(), "no such customer".to_owned()])
+        );
+
+        let path = "/v1/subscriptions/billing/nack";
+        for wrong in [
+            json!({"leases": ["x"], "outcome": "snooze"}),
+            json!({"leases": ["x"], "outcome": "permanent", "delay_ms": 1}),
+            json!({"leases": ["x"], "outcome": "later"}),
+        ] {
+            world.post(path, &wrong).problem(400, "invalid_request");
+        }
     }
 }
 
@@ -90,7 +139,7 @@ fn a_foreign_lease_does_not_block_the_other_leases() {
     let first = leases(&pull(&client)[0].lease);
     let extend = Extend { leases: first.clone(), lease_ms: 60_000 };
     assert_eq!(ok(billing.extend("billing", &extend)), one_lost);
-    let nack = Nack { leases: first, delay_ms: Some(10), reason: None };
+    let nack = Nack { leases: first, delay_ms: Some(10), reason: None, outcome: None };
     assert_eq!(ok(billing.nack("billing", &nack)), one_lost);
     let second = leases(&pull(&client)[0].lease);
     assert_eq!(ok(billing.ack("billing", &Ack { leases: second })), one_lost);

@@ -12,7 +12,7 @@ use redrive::retry::RetryPolicy;
 use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
 use redrive_api::subscriptions::{
-    Ack, Extend, LeaseResults, LeasedEvent, Nack, Pull, PutSubscription, Subscription,
+    Ack, Extend, LeaseResults, LeasedEvent, Nack, NackOutcome, Pull, PutSubscription, Subscription,
 };
 use serde_json::value::RawValue;
 use utoipa_axum::routes;
@@ -266,7 +266,7 @@ async fn ack(
     for_each(&api, wanted.leases, |token| queue.ack(token)).await
 }
 
-/// Nack: settle events as failed
+/// Nack: settle events as failed, give them back for later, or end them
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = Nack, responses((status = 200, body = LeaseResults),
@@ -277,7 +277,7 @@ async fn nack(
     Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Nack>,
 ) -> Reply {
-    let Nack { leases, delay_ms, reason } = wanted;
+    let Nack { leases, outcome, delay_ms, reason } = wanted;
     if delay_ms.is_some_and(|delay| delay > 86_400_000) {
         return Err(Problem::invalid("delay_ms is from 0 to 86400000"));
     }
@@ -286,7 +286,27 @@ async fn nack(
     }
     let (queue, _) = api.pull_subscriptions.find(&name).await?;
     let delay = delay_ms.map(Duration::from_millis);
-    for_each(&api, leases, |token| queue.nack(token, delay, reason.clone())).await
+    match (outcome.unwrap_or(NackOutcome::Failed), delay) {
+        (NackOutcome::Failed, delay) => {
+            for_each(&api, leases, |token| queue.nack(token, delay, reason.clone())).await
+        }
+        (NackOutcome::Snooze, Some(delay)) => {
+            for_each(&api, leases, |token| queue.snooze(token, delay)).await
+        }
+        (NackOutcome::Snooze, None) => {
+            Err(Problem::invalid("a snooze needs delay_ms: the wait before the next delivery"))
+        }
+        (NackOutcome::Permanent, None) => {
+            for_each(&api, leases, |token| queue.reject(token, reason.clone())).await
+        }
+        (NackOutcome::Permanent, Some(_)) => Err(Problem::invalid(
+            "a permanent failure has no delay_ms: leave it out, or use the outcome failed",
+        )),
+        (NackOutcome::Other(other), _) => {
+            let other: String = other.chars().take(40).collect();
+            Err(Problem::invalid(format!("{other:?} is no outcome: use failed, snooze or permanent")))
+        }
+    }
 }
 
 /// Extend leases
