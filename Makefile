@@ -14,13 +14,14 @@ demo: ## Run a shop whose handlers fail, and check that no event is lost; needs 
 	$(CARGO) run --release --locked -p redrive-cli -- demo
 
 .PHONY: test
-test: ## Run all tests, the examples and the check of the conformance table
+test: ## Run all tests, those of the clients, the examples and the check of the conformance table
 	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) test --workspace --all-targets --locked
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
 	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked --test on_any_store --test span
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
+	REDRIVE_BIN=$${CARGO_TARGET_DIR:-target}/debug/redrive clients/test.sh
 
 TORTURE_SECONDS ?= 120
 .PHONY: torture

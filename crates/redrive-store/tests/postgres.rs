@@ -624,7 +624,15 @@ async fn events_of_a_transaction_are_visible_once_it_is_committed() {
     let answers = append_in(&transaction, &schema.name, &events).await.unwrap();
     assert_eq!(answers, [Appended::New, Appended::New, Appended::Duplicate]);
     assert!(matches!(store.event(kept.id).await, Err(StoreError::NoSuchEvent { .. })));
+    let other = NewEvent { payload: "\"other\"".into(), ..kept.clone() };
+    let beside = event();
+    let refused = append_in(&transaction, &schema.name, &[beside.clone(), other]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::IdTaken { id } if id == kept.id), "{refused}");
     transaction.commit().await.unwrap();
+    assert!(
+        store.event(beside.id).await.is_err(),
+        "none of the batch is stored, and the transaction was still usable"
+    );
     let transaction = client.transaction().await.unwrap();
     append_in(&transaction, &schema.name, std::slice::from_ref(&lost)).await.unwrap();
     transaction.rollback().await.unwrap();

@@ -149,6 +149,8 @@ async fn malformed_retry_tasks_fail_neither_their_insert_nor_a_migration_nor_the
             r#""retry_count":0,"next_retry_at_ms":1,"max_retries":99999999999,"original_payload":{"text":"\udc00"}"#,
             r#""retry_count":0,"next_retry_at_ms":1,"max_retries":3,"original_payload":7,"error_reason":"\ud800""#,
             r#""retry_count":0,"next_retry_at_ms":9223372036854775807,"max_retries":-1"#,
+            r#""retry_count":0,"next_retry_at_ms":1,"original_payload":"hello""#,
+            &format!(r#""retry_count":0,"next_retry_at_ms":1,"nested":{}{}"#, "[".repeat(20_000), "]".repeat(20_000)),
         ]
         .get(index)
         .map(|rest| format!(r#"{{"message_id":"m-{index}","original_queue":"orders",{rest}}}"#))
@@ -174,7 +176,11 @@ async fn malformed_retry_tasks_fail_neither_their_insert_nor_a_migration_nor_the
         let rows = client.query(&schema.sql("SELECT * FROM redrive.retry_queue"), &[]).await.unwrap();
         let mut shown: Vec<String> = rows.iter().map(|row| row.get("message_id")).collect();
         shown.sort();
-        assert_eq!(shown, ["m-5", "m-8"], "those with a count, a time and texts that PostgreSQL can decode");
+        assert_eq!(
+            shown,
+            ["m-5", "m-8", "m-9"],
+            "those with a count, a time and texts that PostgreSQL can decode"
+        );
         let events = client.query_one(&schema.sql("SELECT count(*) FROM redrive.events"), &[]).await.unwrap();
         assert_eq!(events.get::<_, i64>(0), i64::try_from(count).unwrap());
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redrive_store::{Appended, EventId, NewEvent, Store};
+use redrive_store::{Appended, EventContent, EventId, NewEvent, Store};
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
@@ -16,7 +16,7 @@ use crate::error::{BusError, EventBusShutdownError};
 use crate::events::Events;
 use crate::lock::lock;
 use crate::payload::EventPayload;
-use crate::publish::{Publish, append, prepare};
+use crate::publish::{Publish, append, prepare, refuse_taken_id};
 use crate::subscription::Subscription;
 
 /// A durable event bus in this process. Cheap to clone; all clones are one bus.
@@ -96,9 +96,14 @@ impl EventBus {
         Ok(ids)
     }
 
-    /// Stores [prepared](Publish::into_event) events in one transaction, and returns for each whether it was new.
+    /// Stores [prepared](Publish::into_event) events in one transaction, and returns for each whether it was new. Fails, with nothing
+    /// stored, if another event has one of the ids.
     pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
-        append(&self.core, events).await
+        // The store checks several events.
+        let content = if let [only] = events.as_slice() { Some(EventContent::of(only)) } else { None };
+        let appended = append(&self.core, events).await?;
+        refuse_taken_id(&self.core, &appended, content).await?;
+        Ok(appended)
     }
 
     /// The subscriptions of this bus, in order of registration.

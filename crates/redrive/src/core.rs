@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// Subscriptions on record that this process has not registered.
-    pub(crate) async fn absent_subscriptions(&self) -> Result<Vec<RemoteSubscription>, StoreError> {
+    pub(crate) async fn unregistered_subscriptions(&self) -> Result<Vec<RemoteSubscription>, StoreError> {
         let on_record = self.store.recorded_subscriptions().await?;
         let here = self.subscriptions();
         Ok(on_record.iter().filter(|one| here.named(one.name.as_str()).is_none()).cloned().collect())

@@ -138,7 +138,7 @@ impl Publish {
 }
 
 /// Fails if an event was not stored because another event has its id.
-async fn refuse_taken_id(
+pub(crate) async fn refuse_taken_id(
     core: &Core,
     appended: &[Appended],
     content: Option<EventContent>,

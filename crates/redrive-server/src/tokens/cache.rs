@@ -16,7 +16,7 @@ use crate::documents::all_documents;
 /// Age at which the cache checks for changes.
 const MAX_AGE: Duration = Duration::from_millis(700);
 
-/// Age after which the cached tokens are read again for an unknown secret. Failed authentication has its own rate limit.
+/// Age after which the cached tokens are read again for an unknown secret: unknown secrets cause at most twenty reads in a second.
 const MAX_AGE_OF_UNKNOWN: Duration = Duration::from_millis(50);
 
 /// Precision of the recorded last use. Recording it is a write, so not every request does it.

@@ -257,6 +257,13 @@ pub(super) async fn a_batch_with_the_id_of_another_event_stores_nothing(store: &
             assert!(matches!(found, StoreError::NoSuchEvent { .. }), "{found}");
         }
     }
+    let task = NewEvent { event_type: event_type("retry.task"), ..event(3) };
+    for fresh in [to_each(3, &["billing", "mail"]), task] {
+        let id = fresh.id;
+        let refused = store.append(vec![fresh, other.clone()]).await.unwrap_err();
+        assert!(matches!(refused, StoreError::IdTaken { id } if id == taken.id), "{refused}");
+        assert!(store.event(id).await.is_err());
+    }
     let fresh = event(4);
     let again = store.append(vec![fresh.clone(), taken.clone()]).await.unwrap();
     assert_eq!(again, [Appended::New, Appended::Duplicate], "the same event again");
@@ -291,5 +298,12 @@ pub(super) async fn a_batch_races_with_another_event_of_its_id(store: &Arc<dyn S
             is_batched,
             "a batch is stored as a whole or not at all"
         );
+        // A publish of the same event beside it, in one statement perhaps, does not hide that another event has the id.
+        let (taken, fresh) = (NewEvent { payload: "\"third\"".into(), ..single }, event(created));
+        let batch = vec![fresh.clone(), taken.clone()];
+        let (repeated, batched) = tokio::join!(store.append(vec![taken.clone()]), store.append(batch));
+        assert_eq!(repeated.unwrap(), [Appended::Duplicate]);
+        assert!(matches!(batched, Err(StoreError::IdTaken { id }) if id == taken.id), "{batched:?}");
+        assert!(store.event(fresh.id).await.is_err());
     }
 }

@@ -185,10 +185,11 @@ impl Batch {
 
     /// Returns the id of a batch's event under which another event was stored before.
     async fn taken_id(&self, session: &Session, stored: &Stored) -> Result<Option<EventId>, Error> {
-        let existed: Vec<usize> = self
-            .existed(stored)
-            .filter(|index| self.batches.iter().any(|batch| batch.contains(index)))
-            .collect();
+        // By id: the first row with an id of a batch may be of another publish.
+        let rows = self.batches.iter().flat_map(Range::clone);
+        let ids: HashSet<EventId> = rows.map(|index| self.rows[index].event.id).collect();
+        let existed: Vec<usize> =
+            self.existed(stored).filter(|index| ids.contains(&self.rows[*index].event.id)).collect();
         if existed.is_empty() {
             return Ok(None);
         }

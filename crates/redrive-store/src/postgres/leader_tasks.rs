@@ -28,17 +28,16 @@ const READ_STATS: &str = "SELECT at, stats FROM redrive.statistics";
 /// Schedule of the leader's tasks. A std mutex: held for a comparison.
 #[derive(Debug, Default)]
 pub(super) struct LeaderTasks {
-    next: Mutex<Schedule>,
+    pub(super) next: Mutex<Schedule>,
     /// Whether this process has ever stood for election, so that it may have to resign.
     pub(super) has_been_candidate: AtomicBool,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
-struct Schedule {
+pub(super) struct Schedule {
     clean: NextRun,
     count: NextRun,
-    /// Duration of this leadership when it last moved work that was written in the future.
-    rewound: Option<Duration>,
+    pub(super) rewound: clock_step::Rewound,
     /// The key after which the next search for expired events continues.
     clean_after: Option<i64>,
 }
@@ -60,24 +59,6 @@ impl NextRun {
     }
 }
 
-impl LeaderTasks {
-    /// Whether work that was written in the future is moved now: as a leadership starts, and then at every interval until all processes
-    /// must have measured the time.
-    pub(super) fn should_rewind(&self, led_for: Duration, interval: Duration) -> bool {
-        let mut next = lock(&self.next);
-        let is_due = match next.rewound {
-            Some(last) if !led_for.is_zero() && last <= led_for => {
-                led_for - last >= interval && last < interval * 2
-            }
-            _ => true,
-        };
-        if is_due {
-            next.rewound = Some(led_for);
-        }
-        is_due
-    }
-}
-
 /// Runs the due tasks if this process leads. Returns the delay until the next call.
 pub(super) async fn maintain(
     shared: &Shared,
@@ -85,13 +66,11 @@ pub(super) async fn maintain(
     retention: Option<Duration>,
 ) -> Result<Duration, StoreError> {
     let again = leader::election_interval(shared);
-    if !lead(shared, now).await? {
-        return Ok(again);
-    }
+    let Some(led_for) = lead(shared, now).await? else { return Ok(again) };
     // Meanwhile a second loop leads and takes over. Neither is cancelled: a cancelled takeover would cost its connection.
     let is_done = Notify::new();
     let tasks = async {
-        let has_more = run_tasks(shared, now, retention).await;
+        let has_more = run_tasks(shared, now, retention, led_for).await;
         is_done.notify_one();
         has_more
     };
@@ -101,7 +80,7 @@ pub(super) async fn maintain(
                 () = is_done.notified() => return Ok(()),
                 () = tokio::time::sleep(again) => {}
             }
-            if !lead(shared, now).await? {
+            if lead(shared, now).await?.is_none() {
                 return Ok(()); // the tasks fail at their fence
             }
         }
@@ -111,22 +90,28 @@ pub(super) async fn maintain(
     Ok(if has_more { Duration::from_millis(1) } else { again })
 }
 
-/// Stands for election and, as the leader, takes over from dead processes. Returns whether this process leads.
-async fn lead(shared: &Shared, now: Timestamp) -> Result<bool, StoreError> {
+/// Stands for election and, as the leader, takes over from dead processes. Returns for how long this process has led, if it leads.
+async fn lead(shared: &Shared, now: Timestamp) -> Result<Option<Duration>, StoreError> {
     let led_for = {
         let mut leader_session = shared.leader_session.lock().await;
         let session = shared.dedicated_session(&mut leader_session).await?;
         shared.leader_tasks.has_been_candidate.store(true, Ordering::Release); // before: the answer may be lost
         leader::elect(shared, session).await?
     };
-    let Some(led_for) = led_for else { return Ok(false) };
-    clock_step::rewind(shared, led_for).await?;
-    recover::recover(shared, now, Search::AsLeader).await?;
-    Ok(true)
+    if led_for.is_some() {
+        recover::recover(shared, now, Search::AsLeader).await?;
+    }
+    Ok(led_for)
 }
 
 /// Runs the due tasks. Returns whether there is more to clean up.
-async fn run_tasks(shared: &Shared, now: Timestamp, retention: Option<Duration>) -> Result<bool, StoreError> {
+async fn run_tasks(
+    shared: &Shared,
+    now: Timestamp,
+    retention: Option<Duration>,
+    led_for: Duration,
+) -> Result<bool, StoreError> {
+    clock_step::rewind(shared, led_for).await?;
     let next = *lock(&shared.leader_tasks.next);
     if next.clean.is_now(now) && clean_up(shared, now, retention).await? {
         return Ok(true);

@@ -26,7 +26,7 @@ macro_rules! events {
 
 const EVENT: &str = concat!(events!("p.payload"), " WHERE e.id = $1");
 
-const TAKEN_IDS: &str = "
+pub(super) const TAKEN_IDS: &str = "
     SELECT e.id FROM unnest($1::uuid[], $2::text[], $3::text[]) AS u(id, type, payload)
     JOIN redrive.event e ON e.id = u.id LEFT JOIN redrive.payload p ON p.event_key = e.key
     WHERE e.type <> u.type OR p.payload IS DISTINCT FROM u.payload";

@@ -249,16 +249,17 @@ impl Oracle {
     /// Checks that a batch is stored as a whole or not at all. Checked once, when it is new: later, parts of it may be
     /// purged.
     fn check_batches(&mut self, picture: &Picture) {
-        let mut found: HashMap<u64, (u64, u64)> = HashMap::new();
+        let mut found: HashMap<u64, (u64, u64, i64)> = HashMap::new();
         for event in picture.events.values() {
             let Some(batch) = payload_of(event).and_then(|payload| payload.batch) else { continue };
-            // A purge may have come first: an event without a subscription is dead after its first crash.
-            if self.account.purged_until < Some(event.created_at.as_millis()) {
-                found.entry(batch.key).or_insert((batch.size, 0)).1 += 1;
-            }
+            let (_, there, since) = found.entry(batch.key).or_insert((batch.size, 0, i64::MAX));
+            *there += 1;
+            *since = event.created_at.as_millis().min(*since);
         }
-        for (key, (size, there)) in found {
-            if self.batches.insert(key) && there != size {
+        for (key, (size, there, since)) in found {
+            // A purge may have come first: an event without a subscription is dead after its first crash.
+            let may_be_purged = self.account.purged_until >= Some(since);
+            if self.batches.insert(key) && there != size && !may_be_purged {
                 self.complain(format!("of batch {key} there are {there} events of {size}"));
             }
         }

@@ -166,8 +166,9 @@ async fn run_handlers(
         permit.attempt_made();
         let (result, detail) = call_handler(core, claimed, subscription, &policy).await;
         let Err(failure) = result else {
+            let counted_at = core.clock.steady();
             permit.succeeded(core.store.as_ref()).await;
-            succeeded.record(core, claimed, subscription, started_at, detail);
+            succeeded.record(core, claimed, subscription, (started_at, counted_at), detail);
             continue;
         };
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
@@ -212,14 +213,14 @@ impl Succeeded {
         core: &Core,
         claimed: &Claimed,
         subscription: &Arc<Subscription>,
-        started_at: Timestamp,
+        (started_at, counted_at): (Timestamp, Timestamp),
         detail: Option<String>,
     ) {
         subscription.counters.done(1);
         // The delivery to a single subscription ends with this success: no further attempt has to leave the handler out.
         match (claimed.subscription.is_none(), subscription.is_idempotent) {
             (true, true) => self.handled.push(subscription.name.clone()),
-            (true, false) => self.again.push((Arc::clone(subscription), core.clock.steady())),
+            (true, false) => self.again.push((Arc::clone(subscription), counted_at)),
             (false, _) => {}
         }
         self.attempts.extend(detail.map(|detail| SucceededAttempt {

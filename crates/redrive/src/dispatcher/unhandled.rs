@@ -69,7 +69,7 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
             return settlement(core, Verdict::Defer(Due::At(now)));
         }
     }
-    if waits_for_absent(core, claimed, now).await {
+    if waits_for_recorded(core, claimed, now).await {
         core.counters.orphaned(1);
         let delay = match isolation {
             Isolation::Exclusive => SUSPECT_ORPHAN_DELAY,
@@ -91,9 +91,9 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
     Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::NoSubscription)) }
 }
 
-/// Whether a subscription on record takes the delivery, although no living process has registered it.
-async fn waits_for_absent(core: &Core, claimed: &Claimed, now: Timestamp) -> bool {
-    let Ok(absent) = core.absent_subscriptions().await else { return true }; // without an answer nothing is decided
+/// Whether a subscription on record takes the delivery that this process has not registered.
+async fn waits_for_recorded(core: &Core, claimed: &Claimed, now: Timestamp) -> bool {
+    let Ok(recorded) = core.unregistered_subscriptions().await else { return true }; // without an answer nothing is decided
     match &claimed.subscription {
         // A subscription that another process has just registered may not be on record yet.
         Some(name) => {
@@ -101,11 +101,11 @@ async fn waits_for_absent(core: &Core, claimed: &Claimed, now: Timestamp) -> boo
             // In both directions: the clock may have been set back since.
             let age = now.since(created_at).max(created_at.since(now));
             let is_new = claimed.attempt == 1 && age < MAX_ORPHAN_DELAY;
-            is_new || absent.iter().any(|one| one.name == *name)
+            is_new || recorded.iter().any(|one| one.name == *name)
         }
         None => {
             let event_type = claimed.event.event_type.as_str();
-            absent.iter().any(|one| Patterns::text_matches(&one.event_type, event_type))
+            recorded.iter().any(|one| Patterns::text_matches(&one.event_type, event_type))
         }
     }
 }

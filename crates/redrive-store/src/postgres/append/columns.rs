@@ -99,7 +99,9 @@ const INSERT_WITH_TASKS: &str = insert!(
 static ALL_NEW: LazyLock<[String; 3]> = LazyLock::new(|| {
     [INSERT, INSERT_WITH_DELIVERIES, INSERT_WITH_TASKS].map(|statement| {
         let checked = "SELECT key / CASE (SELECT count(*) FROM fresh) WHEN cardinality($3::uuid[]) THEN 1 ELSE 0 END, id, status";
-        statement.replacen("SELECT key, id, status", checked, 1)
+        let guarded = statement.replacen("SELECT key, id, status", checked, 1);
+        assert_ne!(guarded, statement, "the insert has another form");
+        guarded
     })
 });
 

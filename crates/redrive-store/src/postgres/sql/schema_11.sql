@@ -40,6 +40,10 @@ SELECT
   to_char(to_timestamp(e.due_at / 1000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AS due_at
 FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key;
 
+-- Earlier versions left NULL where an event was deferred or redriven. An event that was dispatched has a list, possibly empty.
+UPDATE redrive.event e SET handled = '[]' WHERE handled IS NULL AND status IN (-1, 0, 1, 2)
+AND (updated_at > created_at OR EXISTS (SELECT 1 FROM redrive.attempt a WHERE a.event_key = e.key));
+
 -- The subscription whose attempt failed last: of a dead delivery its own, of a dead event that of the failed handler.
 ALTER TABLE redrive.dead_letter ADD COLUMN target text;
 
@@ -86,23 +90,24 @@ BEGIN
     AS t(message_id text, original_queue text, retry_count bigint, next_retry_at_ms bigint, by_hand json)
   WHERE octet_length(t.message_id) <= 1000 AND octet_length(t.original_queue) <= 1000
     AND t.retry_count >= 0 AND t.next_retry_at_ms IS NOT NULL;
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
   RETURN;
 END $$;
 
 CREATE FUNCTION redrive.task_field(payload text, field text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   RETURN replace(payload, '\u0000', '\ufffd')::json ->> field;
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
   RETURN NULL;
 END $$;
 
 CREATE FUNCTION redrive.task_message(payload text) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-  message json := redrive.task_field(payload, 'original_payload');
+  message json;
 BEGIN
+  message := redrive.task_field(payload, 'original_payload');
   RETURN coalesce(convert_to(message ->> 'text', 'UTF8'), decode(message ->> 'base64', 'base64'));
-EXCEPTION WHEN data_exception THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
   RETURN NULL;
 END $$;
 

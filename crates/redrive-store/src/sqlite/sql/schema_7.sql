@@ -42,6 +42,10 @@ SELECT
   strftime('%Y-%m-%dT%H:%M:%fZ', due_at / 1000.0, 'unixepoch') AS due_at
 FROM event;
 
+-- Earlier versions left NULL where an event was deferred or redriven. An event that was dispatched has a list, possibly empty.
+UPDATE event SET handled = '[]' WHERE handled IS NULL AND status < 3
+AND (updated_at > created_at OR EXISTS (SELECT 1 FROM attempt a WHERE a.event_key = event.key));
+
 -- The subscription whose attempt failed last: of a dead delivery its own, of a dead event that of the failed handler.
 ALTER TABLE dead_letter ADD COLUMN target TEXT;
 
