@@ -117,7 +117,7 @@ pub struct Nack {
     /// The leases of the pulled events.
     #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100))]
     pub leases: Vec<String>,
-    /// What becomes of the events; `failed` by default.
+    /// Effect on the events; `failed` by default.
     pub outcome: Option<NackOutcome>,
     /// Shortest wait before the next delivery; decided by the retry policy by default. A snooze needs it, a permanent failure has none.
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 86_400_000))]

@@ -113,7 +113,7 @@ fn the_delays_of_the_shared_vectors() {
         let standard = json!({"max_attempts": 10, "base_delay_ms": 5000, "max_delay_ms": 86_400_000, "multiplier": 1.0,
             "jitter": {"kind": "proportional", "factor": 0.1}, "growth": "standard_webhooks"});
         let mut case = |index: u32| {
-            let policy = if index % 8 == 0 { standard.clone() } else { numbers.policy() };
+            let policy = if index.is_multiple_of(8) { standard.clone() } else { numbers.policy() };
             let mut case = json!({
                 "policy": policy,
                 "seed": numbers.one_of(&["0", "42", "9007199254740993", "18446744073709551615"]),

@@ -10,6 +10,9 @@ use super::source::is_word;
 /// Uses inside one crate: the using module, the used module, and the first place.
 type Uses = BTreeMap<(String, String), (String, usize)>;
 
+/// Two modules that use each other, in alphabetical order, with the place of each use.
+type MutualUse = ([String; 2], [(String, usize); 2]);
+
 /// Findings of mutual use that the configuration does not allow.
 pub(super) fn check(shape: &Shape, files: &[ProductFile<'_>]) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<(&str, &ProductFile<'_>)>> = BTreeMap::new();
@@ -61,8 +64,8 @@ fn check_crate(shape: &Shape, name: &str, files: &[(&str, &ProductFile<'_>)]) ->
     findings
 }
 
-/// Pairs of modules in a folder that use each other, in alphabetical order, with the place of each use.
-fn mutual_uses(folder: &str, files: &[(&str, &ProductFile<'_>)]) -> Vec<([String; 2], [(String, usize); 2])> {
+/// Pairs of modules in a folder that use each other.
+fn mutual_uses(folder: &str, files: &[(&str, &ProductFile<'_>)]) -> Vec<MutualUse> {
     let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
     let inside: Vec<(&str, &ProductFile<'_>)> =
         files.iter().filter_map(|(below, file)| Some((below.strip_prefix(&prefix)?, *file))).collect();

@@ -166,9 +166,7 @@ async fn run_handlers(
         permit.attempt_made();
         let (result, detail) = call_handler(core, claimed, subscription, &policy).await;
         let Err(failure) = result else {
-            let counted_at = core.clock.steady();
-            permit.succeeded(core.store.as_ref()).await;
-            succeeded.record(core, claimed, subscription, (started_at, counted_at), detail);
+            succeeded.record(core, claimed, subscription, permit, started_at, detail).await;
             continue;
         };
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
@@ -208,14 +206,17 @@ impl Succeeded {
         }
     }
 
-    fn record(
+    async fn record(
         &mut self,
         core: &Core,
         claimed: &Claimed,
         subscription: &Arc<Subscription>,
-        (started_at, counted_at): (Timestamp, Timestamp),
+        permit: AttemptPermit<'_>,
+        started_at: Timestamp,
         detail: Option<String>,
     ) {
+        let counted_at = core.clock.steady();
+        permit.succeeded(core.store.as_ref()).await;
         subscription.counters.done(1);
         // The delivery to a single subscription ends with this success: no further attempt has to leave the handler out.
         match (claimed.subscription.is_none(), subscription.is_idempotent) {
