@@ -61,8 +61,14 @@ pub struct DlqFilter {
     #[cfg_attr(feature = "schema", param(max_length = 1000), schema(max_length = 1000))]
     pub fingerprint: Option<String>,
     /// Only dead letters of this endpoint or subscription, and of events that died in its handler
-    #[cfg_attr(feature = "schema", param(min_length = 1, max_length = 255, pattern = r"^[!-~]+$"))]
-    #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 255, pattern = r"^[!-~]+$"))]
+    #[cfg_attr(
+        feature = "schema",
+        param(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")
+    )]
+    #[cfg_attr(
+        feature = "schema",
+        schema(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")
+    )]
     pub subscription: Option<String>,
 }
 

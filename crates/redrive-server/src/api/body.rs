@@ -60,7 +60,7 @@ impl<T: DeserializeOwned, S: ServiceState, const LIMIT: usize> FromRequest<S> fo
         let (_reservation, bytes) = read(request, state.http(), LIMIT).await?;
         match bytes.is_empty() {
             true => Ok(MaybeJson(None)),
-            false if is_json => parse(&bytes).map(MaybeJson),
+            false if is_json => parse(&bytes).map(|body| MaybeJson(Some(body))),
             false => Err(wrong_type("content-type: application/json")),
         }
     }

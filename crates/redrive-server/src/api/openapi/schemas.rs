@@ -172,7 +172,9 @@ fn limit_batch(body: &mut Value) {
         && schema["type"] == "array"
     {
         schema["minItems"] = 1.into();
-        schema["maxItems"] = NewEvent::MAX_BATCH_EVENTS.into();
+        // No `maxItems`: its violation is expected to be an invalid request, and a large batch is too large a request (413).
+        let about = format!("1 to {} events", NewEvent::MAX_BATCH_EVENTS);
+        schema["description"] = about.into();
     }
 }
 
