@@ -251,3 +251,19 @@ fn listed(texts: impl ExactSizeIterator<Item = String>, separator: &str) -> Stri
     }
     listed.join(separator)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Verdict;
+
+    #[test]
+    fn a_large_log_needs_a_person() {
+        let of = |wal_bytes| {
+            let (pending, processing, done, dlq, open_deliveries, in_flight, file_bytes) = Default::default();
+            log(&Stats { pending, processing, done, dlq, open_deliveries, in_flight, file_bytes, wal_bytes })
+                .verdict
+        };
+        assert_eq!([of(0), of(1 << 20), of(MAX_WAL_BYTES)], [Verdict::Ok, Verdict::Ok, Verdict::Act]);
+    }
+}

@@ -234,3 +234,26 @@ fn endpoint_commands_on_postgresql_need_the_servers_key() {
     let listed = world.json(&[&["endpoints", "list"], &on[..]].concat());
     assert_eq!(listed["data"][0]["id"], made["id"]);
 }
+
+#[test]
+fn adding_an_endpoint_says_when_events_are_dead_and_how_to_change_it() {
+    let world = World::on_file();
+    let said = world.text(&["endpoints", "add", "http://127.0.0.1:9/", "--pattern", "*"]);
+    for part in ["dead after 5 attempts in 15 seconds", "--retry-preset standard"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let id = said.split_whitespace().find(|word| word.starts_with("ep_")).unwrap();
+    let shown = world.text(&["endpoints", "show", id]);
+    assert!(shown.contains("server default"), "{shown}");
+}
+
+#[test]
+fn a_reduced_rate_is_shown() {
+    let (receiver, world) = (Receiver::start(429), World::through_server());
+    let made = world.json(&["endpoints", "add", &receiver.url(), "--pattern", "*"]);
+    let id = made["id"].as_str().unwrap();
+    world.publish("order.created", "1");
+    until("the rate is reduced", || world.json(&["endpoints", "show", id])["state"]["reduced_rate"].as_f64());
+    let shown = world.text(&["endpoints", "show", id]);
+    assert!(shown.contains("reduced to"), "{shown}");
+}

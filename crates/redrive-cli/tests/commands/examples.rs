@@ -156,3 +156,14 @@ fn the_walkthrough_completes() {
     assert!(created.status.success(), "{created:?}");
     walk(Some(String::from_utf8(created.stdout).unwrap().trim()));
 }
+
+/// A database that is away at boot must not end the attempts to start.
+#[test]
+fn both_units_start_again_without_a_limit() {
+    for unit in [
+        include_str!("../../../../examples/serve/redrive.service"),
+        include_str!("../../../../examples/scheduler/redrive-scheduler.service"),
+    ] {
+        assert!(unit.lines().any(|line| line == "StartLimitIntervalSec=0"), "{unit}");
+    }
+}

@@ -337,6 +337,9 @@ fn an_attempt_has_the_same_fields_in_its_event_in_the_dead_letter_and_at_its_end
         }
         assert_eq!((&of_event["request"]["status"], &of_event["detail"]), (&json!(500), &Value::Null));
         assert!(of_event["request"]["failed"].is_string() && of_event["decision"].is_object(), "{of_event}");
+        let text = scene.world.command(&["dlq", "show", &id]).output().unwrap();
+        let text = String::from_utf8(text.stdout).unwrap();
+        assert!(text.contains("response 500"), "{text}");
     }
 }
 

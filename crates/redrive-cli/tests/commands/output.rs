@@ -237,3 +237,15 @@ fn every_command_has_a_manual_page() {
     let pages = std::fs::read_dir(world.folder.path().join("man1")).unwrap().count();
     assert!(pages > 40, "{pages}");
 }
+
+#[test]
+fn events_show_and_list_print_the_failed_attempts() {
+    let world = World::on_file();
+    with_dead_letters(&world, &["no stock"]);
+    let list = piped(&world, &["events", "list"]);
+    assert!(list.contains("1× no stock"), "{list}");
+    let id = world.json(&["dlq", "list"])["data"][0]["id"].as_str().unwrap().to_owned();
+    let text = world.text(&["events", "show", &id]);
+    let line = text.lines().find(|line| line.contains("failures")).unwrap();
+    assert_eq!(line.split_whitespace().last(), Some("1"), "{text}");
+}

@@ -324,3 +324,17 @@ fn updating_an_endpoint_closes_its_circuit() {
         assert_eq!(received, 5, "each event once");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_key_that_others_can_read_draws_a_warning_at_the_start() {
+    let database = Arc::new(TestDatabase::sqlite());
+    let mut world = World::start(Arc::clone(&database), &[]);
+    assert!(!world.log().contains("other users can read"), "{}", world.log());
+    world.signal("TERM");
+    world.ended();
+    let key = format!("{}.key", database.name());
+    std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let world = World::start(database, &[]);
+    assert!(world.log().contains("other users can read the key"), "{}", world.log());
+}

@@ -8,7 +8,7 @@ use crate::world::{JSON, TestDatabase, World};
 #[test]
 fn every_error_is_a_problem_document() {
     let world = World::new();
-    world.get("/nothing").problem(404, "not_found");
+    assert_eq!(world.get("/nothing").problem(404, "not_found")["title"], "Not found");
     world.get("/v1/events/").problem(404, "not_found");
     world.get("/v1/nothing").problem(404, "not_found");
     let answer = world.send("PUT", "/v1/events", &[], "");

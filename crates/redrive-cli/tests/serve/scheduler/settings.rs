@@ -135,3 +135,14 @@ fn the_example_environment_is_the_specified_one() {
         ]
     );
 }
+
+#[test]
+fn the_help_of_the_port_names_the_address_and_its_variable() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_redrive"))
+        .args(["scheduler", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("on 127.0.0.1 unless --bind (REDRIVE_SCHEDULER_BIND)"), "{words}");
+}
