@@ -127,7 +127,9 @@ async fn a_dead_letter_is_retried_unchanged_or_edited() {
     world
         .send("POST", &format!("/v1/dlq/{}/retry", ids[2]), &[], "{}")
         .problem(415, "unsupported_media_type");
-    world.post("/v1/dlq/0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19/retry", &Value::Null).problem(404, "not_found");
+    let unknown = "/v1/dlq/0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19/retry";
+    world.post(unknown, &json!({})).problem(404, "not_found");
+    world.post(unknown, &Value::Null).problem(400, "invalid_request");
     assert_eq!(entries(&world, "").len(), 1);
     world.get(&format!("/v1/dlq/{}", ids[0])).problem(409, "not_dead");
 }
