@@ -132,6 +132,10 @@ impl Publish {
             if is_over {
                 return appended.map(|_| id);
             }
+            // A duplicate of an event that is parked already gets no notification. A new event pays no read.
+            if core.clock.now() >= due_at {
+                core.release_publisher_if_parked(id).await;
+            }
         }
         wait_for_end(&core, id, due_at, finished, deferrals).await
     }

@@ -76,10 +76,6 @@ pub(crate) async fn wait_for_end(
 ) -> Result<EventId, BusError> {
     let mut phase = core.phase.subscribe();
     let is_due = || core.clock.now() >= due_at;
-    // A duplicate of an event that is parked gets no notification.
-    if is_due() {
-        core.release_publisher_if_parked(id).await;
-    }
     loop {
         // A shutdown closes `finished` when it ends, so no poll is needed meanwhile.
         let polls = core.store.is_shared() && *phase.borrow_and_update() != Phase::ShuttingDown;

@@ -104,3 +104,27 @@ fn in_flight(diagnostics: &Diagnostics) -> InFlight {
         abandoned: diagnostics.abandoned,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Verdict;
+
+    #[test]
+    fn a_database_clock_that_differs_by_a_second_is_reported() {
+        let of = |clock_offset_ms| {
+            clocks(&Diagnostics {
+                version: "15".to_owned(),
+                round_trip: Duration::ZERO,
+                clock_offset_ms,
+                bytes: 0,
+                processes: Vec::new(),
+                running: 0,
+                abandoned: 0,
+            })
+        };
+        assert_eq!(of(10).verdict, Verdict::Ok);
+        let behind = of(-8000);
+        assert!(behind.verdict == Verdict::Warn && behind.found.contains("8000 ms behind"), "{behind:?}");
+    }
+}

@@ -72,10 +72,14 @@ impl RetrySummary {
 
     /// Writes a summary every minute until the guard is dropped, and then the last one.
     pub(super) fn every_minute(self) -> Summaries {
+        self.every(INTERVAL)
+    }
+
+    fn every(self, interval: Duration) -> Summaries {
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = std::thread::Builder::new().name("log-summary".to_owned()).spawn(move || {
             loop {
-                let is_stopped = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
+                let is_stopped = stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
                 self.write();
                 if is_stopped {
                     return;
@@ -101,6 +105,28 @@ impl Drop for Summaries {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // a panic was reported by the thread
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_summary_is_written_at_every_interval() {
+        assert_eq!(INTERVAL, Duration::from_secs(60));
+        let summary = RetrySummary::default();
+        let _summaries = summary.clone().every(Duration::from_millis(5));
+        for _ in 0..2 {
+            summary.add(&Fields::default());
+            let began = Instant::now();
+            while !summary.groups().is_empty() {
+                assert!(began.elapsed() < Duration::from_secs(20), "no summary was written");
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
