@@ -39,7 +39,7 @@ class WebhookMessage:
     """A genuine message."""
 
     id: str
-    """The same for every attempt."""
+    """Id of the message, equal in every attempt to deliver it."""
     type: str
     timestamp: str
     data: Any
