@@ -134,27 +134,19 @@ async fn run_handlers(
         // A crash ended every attempt.
         return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
     }
+    let run = Run { core, claimed, isolation, policy: &policy };
     // The retry of a whole event is counted once, at its first handler call.
     let (mut split_off, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
     for subscription in &matching {
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
-        let (name, counters) = (&subscription.name, &subscription.counters);
-        let request = AdmissionRequest { core, claimed, name, counters, policy: &policy, isolation };
-        let mut permit = match subscription.admission.admit(request).await {
+        let permit = match run.admit(subscription).await {
             Ok(permit) => permit,
-            Err(Refusal::PastDeadline(because)) if claimed.subscription.is_some() => {
-                return settlement(core, Verdict::Dead(because));
-            }
-            Err(refusal) => {
+            Err(Refusal::PastDeadline(because)) => return settlement(core, Verdict::Dead(because)),
+            Err(Refusal::Deferred(due)) => {
                 fault!("parked-dropped" => continue);
-                // Past the deadline, the subscription gets a delivery of its own, which becomes a dead letter without the others.
-                let due = match refusal {
-                    Refusal::Deferred(due) => due,
-                    Refusal::PastDeadline(_) => Due::At(core.clock.now()),
-                };
-                core.waiters.set_snoozed(claimed.event.id, name, false);
+                core.waiters.set_snoozed(claimed.event.id, &subscription.name, false);
                 split_off.push((subscription.name.clone(), due));
                 continue;
             }
@@ -162,23 +154,98 @@ async fn run_handlers(
         if !std::mem::replace(&mut is_retry_counted, true) {
             core.counters.retried(&claimed.event.event_type);
         }
+        match run.call(subscription, permit, succeeded).await {
+            CallResult::Succeeded => {}
+            CallResult::Deferred(due) => split_off.push((subscription.name.clone(), due)),
+            CallResult::Failed(failed) => {
+                succeeded.expect_again(claimed);
+                split_off.extend(remote(core, claimed, &matching).await);
+                return run.settle_failure(subscription, failed, split_off);
+            }
+        }
+    }
+    split_off.extend(remote(core, claimed, &matching).await);
+    match split_off.as_slice() {
+        [(_, due)] if claimed.subscription.is_some() => settlement(core, Verdict::Defer(*due)),
+        _ => Settlement { split_off, ..settlement(core, Verdict::Done) },
+    }
+}
+
+/// One run of the handlers of a claimed delivery.
+struct Run<'a> {
+    core: &'a Core,
+    claimed: &'a Claimed,
+    isolation: Isolation,
+    policy: &'a RetryPolicy,
+}
+
+/// Result of one handler call.
+enum CallResult {
+    Succeeded,
+    /// Snoozed by the handler or given back by a pull queue: due again at this time, no attempt charged.
+    Deferred(Due),
+    Failed(FailedCall),
+}
+
+/// A handler call that failed, classified and reported to limiter, budget and circuit.
+struct FailedCall {
+    failure: Failure,
+    class: FailureClass,
+    started_at: Timestamp,
+    /// The detail that the handler recorded.
+    detail: Option<String>,
+}
+
+impl Run<'_> {
+    /// Asks the admission of one subscription for a permit.
+    ///
+    /// Past the deadline, a subscription of a whole event gets a delivery of its own, which becomes a dead letter without the others.
+    async fn admit<'s>(&self, subscription: &'s Subscription) -> Result<AttemptPermit<'s>, Refusal> {
+        let Run { core, claimed, isolation, policy } = *self;
+        let (name, counters) = (&subscription.name, &subscription.counters);
+        let request = AdmissionRequest { core, claimed, name, counters, policy, isolation };
+        subscription.admission.admit(request).await.map_err(|refusal| match refusal {
+            Refusal::PastDeadline(_) if claimed.subscription.is_none() => {
+                Refusal::Deferred(Due::At(core.clock.now()))
+            }
+            refusal => refusal,
+        })
+    }
+
+    /// Calls the handler of an admitted subscription, and reports the result to admission, counters and waiters.
+    async fn call(
+        &self,
+        subscription: &Arc<Subscription>,
+        mut permit: AttemptPermit<'_>,
+        succeeded: &mut Succeeded,
+    ) -> CallResult {
+        let Run { core, claimed, policy, .. } = *self;
         let started_at = core.clock.now();
         permit.attempt_made();
-        let (result, detail) = call_handler(core, claimed, subscription, &policy).await;
+        let (result, detail) = call_handler(core, claimed, subscription, policy).await;
         let Err(failure) = result else {
             succeeded.record(core, claimed, subscription, permit, started_at, detail).await;
-            continue;
+            return CallResult::Succeeded;
         };
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
-            Admission::count_deferral(core, counters, due, 1);
-            core.waiters.set_snoozed(claimed.event.id, name, due != Due::Backlog);
-            split_off.push((subscription.name.clone(), due));
-            continue;
+            Admission::count_deferral(core, &subscription.counters, due, 1);
+            core.waiters.set_snoozed(claimed.event.id, &subscription.name, due != Due::Backlog);
+            return CallResult::Deferred(due);
         }
-        let class = report_failure(core, permit, &policy, &failure).await;
-        succeeded.expect_again(claimed);
-        split_off.extend(remote(core, claimed, &matching).await);
+        let class = report_failure(core, permit, policy, &failure).await;
+        CallResult::Failed(FailedCall { failure, class, started_at, detail })
+    }
+
+    /// Decides between retry and dead letter after a failed call, and logs and counts the attempt.
+    fn settle_failure(
+        &self,
+        subscription: &Subscription,
+        failed: FailedCall,
+        split_off: Vec<(SubscriptionName, Due)>,
+    ) -> Settlement {
+        let Run { core, claimed, policy, .. } = *self;
+        let FailedCall { failure, class, started_at, detail } = failed;
         // Other subscriptions share the event: the circuit of one does not delay its retry.
         let breaker = match claimed.subscription {
             Some(_) => subscription.admission.breaker_for_retry(),
@@ -186,15 +253,10 @@ async fn run_handlers(
         };
         let failed = failed_attempt(core, subscription.name.clone(), started_at, class, error_text(&failure));
         let failed = FailedAttempt { detail, ..failed };
-        let policy =
-            if subscription.admission.is_throttled(class) { Cow::Owned(policy.throttled()) } else { policy };
+        let is_throttled = subscription.admission.is_throttled(class);
+        let policy = if is_throttled { Cow::Owned(policy.throttled()) } else { Cow::Borrowed(policy) };
         let settlement = decide_failure(core, claimed, &policy, breaker, failed);
-        return count_failure(core, claimed, subscription, &policy, split_off, settlement);
-    }
-    split_off.extend(remote(core, claimed, &matching).await);
-    match split_off.as_slice() {
-        [(_, due)] if claimed.subscription.is_some() => settlement(core, Verdict::Defer(*due)),
-        _ => Settlement { split_off, ..settlement(core, Verdict::Done) },
+        count_failure(core, claimed, subscription, &policy, split_off, settlement)
     }
 }
 
