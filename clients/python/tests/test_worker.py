@@ -209,7 +209,6 @@ def test_no_event_is_lost_when_the_server_is_killed(flavour: str) -> None:
         assert client.stats().dlq == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the server knows the leases that it issued only until its restart")
 def test_a_lease_survives_a_restart_of_the_server() -> None:
     with RedriveTestServer() as server, server.client() as client:
         own = Subscribed(client, FAST)

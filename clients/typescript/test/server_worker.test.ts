@@ -226,7 +226,7 @@ test("a worker without its subscription fails, or creates it", TIMEOUT, async (t
   await worker.stop();
 });
 
-test("a lease is honoured by the restarted server", { ...TIMEOUT, todo: "the server knows its leases only until its restart" }, async (t) => {
+test("a lease is honoured by the restarted server", TIMEOUT, async (t) => {
   const server = await startServer(t);
   const redrive = server.client({ retries: { baseDelayMs: 50 } });
   await redrive.subscriptions.put("jobs", subscription);

@@ -14,6 +14,7 @@ mod due;
 mod error;
 mod event;
 mod history;
+mod lease;
 mod location;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -35,6 +36,7 @@ pub use event::{
     SubscriptionName,
 };
 pub use history::{HISTORY_PAGE, RecordedAttempt};
+pub use lease::{LeaseToken, NotALeaseToken};
 pub use location::Location;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
@@ -45,11 +47,11 @@ pub use query::{
 };
 pub use sqlite::{Durability, SqliteHistory, SqliteOptions, SqliteStore};
 pub use store::{
-    Appended, BacklogClaimed, BacklogRequest, Cluster, DeadLetters, Documents, EventStore, Finished,
+    Appended, BacklogClaimed, BacklogRequest, Cluster, DeadLetters, Documents, EventStore, Finished, Leases,
     Replayed, Store, StoreFuture, WorkQueue,
 };
 pub use work::{
-    ClaimRef, ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
+    ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
 };
 
 /// Every store trait, for a glob import where a store is used by its concrete type. `dyn Store` needs no import.

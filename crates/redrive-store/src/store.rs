@@ -22,11 +22,12 @@ use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
+use crate::lease::LeaseToken;
 use crate::query::{
     AttemptFilter, AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription,
     Stats, SubscriptionAttempt, SubscriptionRow, WaitingWork,
 };
-use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// Maximum number of rows of one kind that one statement claims, so that publishers and other claims do not wait behind a large one.
 pub(crate) const MAX_CLAIM_ROWS: usize = 512;
@@ -178,12 +179,20 @@ pub trait WorkQueue: Sealed {
     /// Ends a claim by recording the result of its attempt.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
 
-    /// Returns whether a claim still belongs to this process, so that it can be settled. On a store that one process owns, every
-    /// claim does.
-    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
-        let _ = claim;
-        Box::pin(async { Ok(true) })
-    }
+    /// Claims leased deliveries, to settle them as their consumer says. Returns `None` for each lease that has ended or
+    /// never was. Every process on the store can do it, not only the one that granted the lease.
+    ///
+    /// The sink only bounds how many such claims are in flight. The claims are returned and not handed over. Fails with
+    /// [`StoreError::Busy`] without enough free slots.
+    fn claim_leased(
+        &self,
+        leases: Leases,
+        now: Timestamp,
+        sink: ClaimSink,
+    ) -> StoreFuture<'_, Vec<Option<Claimed>>>;
+
+    /// Sets the end of leases that have not ended. Returns for each lease whether it was extended.
+    fn extend_leases(&self, leases: Leases, now: Timestamp, until: Timestamp) -> StoreFuture<'_, Vec<bool>>;
 
     /// Renews the lease of this process on its claims and returns when to renew it again; `None` in a store of one process.
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>>;
@@ -195,6 +204,15 @@ pub trait WorkQueue: Sealed {
     /// (`None` keeps them for ever) and expired idempotency keys, and makes the backlogs of removed subscriptions due. If processes
     /// share the store, the leader does this for all of them and takes over the claims of dead ones.
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration>;
+}
+
+/// Leases of deliveries to the subscriptions of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leases {
+    /// The subscriptions. A lease of another one counts as one that never was.
+    pub names: Vec<SubscriptionName>,
+    /// The tokens.
+    pub tokens: Vec<LeaseToken>,
 }
 
 /// Request for a number of deliveries from the backlog of one subscription.

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::due::Due;
 use crate::event::{EventId, EventType, StoredEvent, SubscriptionName};
+use crate::lease::LeaseToken;
 use crate::store::Finished;
 use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
@@ -33,6 +34,9 @@ pub struct Claimed {
     pub was_dispatched: bool,
     /// The errors of the earlier attempts, oldest first; `None` if there are none.
     pub errors: Option<Arc<[String]>>,
+    /// When the lease began under which a pull consumer has held this delivery; `None` for any other claim. Unless the claim is for an ack
+    /// or a nack, the lease has ended without one.
+    pub leased_at: Option<Timestamp>,
     /// When the store handed the claim to the dispatcher.
     pub handed_over: Instant,
     pub(crate) key: ClaimKey,
@@ -74,6 +78,7 @@ impl Claimed {
             handled: Vec::new(),
             was_dispatched: false,
             errors: None,
+            leased_at: None,
             handed_over: Instant::now(),
             key,
             fence: Fence::default(),
@@ -82,9 +87,12 @@ impl Claimed {
         }
     }
 
-    /// Returns what identifies this claim.
-    pub fn reference(&self) -> ClaimRef {
-        ClaimRef { key: self.key, fence: self.fence }
+    /// Returns a new token to lease this delivery with; `None` for a whole event, which cannot be leased.
+    pub fn new_lease(&self) -> Option<LeaseToken> {
+        match self.key {
+            ClaimKey::Event(_) => None,
+            ClaimKey::Delivery { delivery, .. } => Some(LeaseToken::new(delivery)),
+        }
     }
 
     /// Returns the JSON array of subscriptions that have handled the event after this attempt; `None` if nothing has to be written.
@@ -125,21 +133,6 @@ pub struct Recovered {
     pub retry: Option<RetryOverride>,
     /// The error that was recorded for the attempt.
     pub error: String,
-}
-
-/// Identifies a claim, to ask the store whether it is still held.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ClaimRef {
-    pub(crate) key: ClaimKey,
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
-    pub(crate) fence: Fence,
-}
-
-impl ClaimRef {
-    /// Whether the claim is for a whole event, and not for the delivery to one subscription.
-    pub fn is_whole_event(&self) -> bool {
-        matches!(self.key, ClaimKey::Event(_))
-    }
 }
 
 /// Identifies one claim of a row. Every claim by any process has its own fence, and a settlement with another fence than that of the
@@ -352,6 +345,14 @@ pub enum Verdict {
     Defer(Due),
     /// Not attempted: due again at this time as ordinary work. A crash suspect whose handler cannot crash this process.
     ReleaseSuspect(Due),
+    /// Leased by a pull consumer until this time, and due again then. No attempt is charged before the lease ends. Only for a delivery to a
+    /// single subscription.
+    Lease {
+        /// Identifies the lease.
+        token: LeaseToken,
+        /// The end of the lease.
+        until: Timestamp,
+    },
     /// Into the dead-letter queue.
     Dead(DeadReason),
 }
@@ -361,6 +362,7 @@ impl Verdict {
     pub(crate) fn due_again(&self) -> Option<Due> {
         match self {
             Verdict::Retry(due) | Verdict::Defer(due) | Verdict::ReleaseSuspect(due) => Some(*due),
+            Verdict::Lease { until, .. } => Some(Due::At(*until)),
             Verdict::Done | Verdict::Dead(_) => None,
         }
     }

@@ -22,9 +22,9 @@ use crate::budget::Budget;
 use crate::circuit::{Circuit, CircuitPermit};
 use crate::cluster_breaker::Attempted;
 use crate::core::{Core, Isolation};
+use crate::handover::GivenBack;
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
 use crate::metrics::SubscriptionCounters;
-use crate::pull::GivenBack;
 use crate::snooze::snoozed_until;
 
 /// Number of backlog deliveries to claim at once for a subscription without limits.
@@ -89,6 +89,12 @@ impl Admission {
         if self.is_paused() && is_suspect {
             return Err(Refusal::Deferred(Due::At(core.clock.now() + PAUSED_SUSPECT_DELAY)));
         }
+        // A lease is of a delivery: that of a whole event is split off first.
+        if claimed.subscription.is_none() && self.limiter.as_ref().is_some_and(|limiter| limiter.is_pulled())
+        {
+            Admission::count_deferral(core, counters, Due::Backlog, 1);
+            return Err(Refusal::Deferred(Due::Backlog));
+        }
         // First: an attempt that does not start costs no retry.
         let slot = match self.slot(core, is_suspect).await {
             Ok(slot) => slot,
@@ -142,7 +148,7 @@ impl Admission {
         }
     }
 
-    /// When a delivery is due again that its handler snoozed, or that a pull queue gave back; `None` for a real failure.
+    /// When a delivery is due again that its handler snoozed, or that a consumer gave back; `None` for a real failure.
     pub(crate) fn deferred_by(&self, failure: &Failure, now: Timestamp) -> Option<Due> {
         if failure.find::<GivenBack>().is_some() {
             return Some(self.due_now(now)); // a pull queue has limits
@@ -306,6 +312,11 @@ impl AttemptPermit<'_> {
         if let Some(slot) = &mut self.slot {
             slot.attempt_made();
         }
+    }
+
+    /// Reports that a consumer has taken the event under a lease. That says nothing about its attempt.
+    pub(crate) async fn handed_over(self, store: &dyn Store) {
+        self.ended(None, store).await;
     }
 
     /// Reports a success.

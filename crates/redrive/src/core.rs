@@ -16,7 +16,6 @@ use crate::builder::{EventBusBuilder, Unmatched};
 use crate::lock::lock;
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
-use crate::settle_waiters::SettleWaiters;
 use crate::subscriptions::Subscriptions;
 use crate::waiters::Waiters;
 
@@ -75,8 +74,8 @@ pub(crate) struct Core {
     /// Copied on write, so that a dispatch holds no lock.
     pub(crate) subscriptions: RwLock<Arc<Subscriptions>>,
     pub(crate) waiters: Waiters,
-    /// Pull consumers that wait for the result of their ack or nack.
-    pub(crate) settle_waiters: Arc<SettleWaiters>,
+    /// Counts the deliveries whose lease a consumer ends at the moment.
+    pub(crate) lease_sink: ClaimSink,
     pub(crate) counters: Counters,
     pub(crate) phase: watch::Sender<Phase>,
     /// Changed by [`Core::switch`] only.

@@ -7,8 +7,8 @@ use redrive_store::{EventId, EventStatus, EventType, Metadata, StoredEvent, Subs
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::handover::Handover;
 use crate::lock::lock;
-use crate::settle_waiters::HeldClaim;
 use crate::trace::TraceContext;
 
 /// The largest detail that is stored with an attempt, in bytes.
@@ -27,10 +27,16 @@ pub struct Event {
     pub(crate) deadline: Timestamp,
     /// The clock of the bus: virtual time stands still while a handler blocks.
     pub(crate) clock: Clock,
-    /// The detail that the handler recorded, as JSON.
-    pub(crate) detail: Arc<Mutex<Option<String>>>,
-    /// The claim of this attempt, for handlers that pass the event on to another process.
-    pub(crate) claim: HeldClaim,
+    pub(crate) recorded: Arc<Mutex<Recorded>>,
+}
+
+/// Recorded by a handler beside its result.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded {
+    /// A detail of the attempt, as JSON.
+    pub(crate) detail: Option<String>,
+    /// Only by the handler of a pull queue.
+    pub(crate) handover: Option<Handover>,
 }
 
 impl Event {
@@ -132,7 +138,7 @@ impl Event {
         let bytes = detail.len();
         let is_kept = bytes <= MAX_DETAIL_BYTES;
         let detail = if is_kept { detail } else { format!(r#"{{"not_kept":"{bytes} bytes are too many"}}"#) };
-        *lock(&self.detail) = Some(detail);
+        lock(&self.recorded).detail = Some(detail);
     }
 
     /// A key that is equal for all attempts of this event by this subscription: pass it on, so that the receiver detects repetitions.

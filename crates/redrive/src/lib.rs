@@ -169,6 +169,7 @@ pub mod error;
 mod event;
 pub mod events;
 pub mod handler;
+mod handover;
 #[cfg(feature = "metrics")]
 mod histogram;
 #[doc(hidden)]
@@ -188,7 +189,6 @@ pub mod prelude;
 pub mod publish;
 pub mod pull;
 mod registration;
-mod settle_waiters;
 mod snooze;
 pub mod store;
 mod subscribe;

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use self::adaptive_rate::AdaptiveRate;
 use crate::backlog::Backlog;
+use crate::handover::Demand;
 use crate::lock::lock;
-use crate::pull::Demand;
 
 /// A requested delivery that has not arrived within this time no longer counts as on its way: it ended before it reached the limiter.
 const PREFETCH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -228,6 +228,11 @@ impl Limiter {
     /// The rate to which throttled attempts have reduced this subscription.
     pub(crate) fn reduced_rate(&self) -> Option<f64> {
         lock(&self.state).adaptive.rate()
+    }
+
+    /// Whether the deliveries go to the consumers of a pull queue.
+    pub(crate) fn is_pulled(&self) -> bool {
+        self.demand.is_some()
     }
 
     /// Whether the rate follows the receiver. The consumers of a pull queue decide themselves when to fetch.

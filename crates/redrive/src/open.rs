@@ -11,8 +11,10 @@ use crate::bus::EventBus;
 use crate::core::{Core, DispatchSwitch, Phase};
 use crate::error::BusError;
 use crate::metrics::Counters;
-use crate::settle_waiters::SettleWaiters;
 use crate::waiters::Waiters;
+
+/// Number of leases that consumers can end at the same time.
+const MAX_LEASES_ENDED_AT_ONCE: usize = 1 << 16;
 
 impl EventBusBuilder {
     /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
@@ -58,7 +60,7 @@ impl EventBusBuilder {
             runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
-            settle_waiters: SettleWaiters::new(Arc::clone(&store)),
+            lease_sink: ClaimSink::new(MAX_LEASES_ENDED_AT_ONCE).0,
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
             switch: watch::Sender::new(DispatchSwitch::default()),

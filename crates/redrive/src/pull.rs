@@ -3,93 +3,32 @@
 //! Events that no consumer has asked for wait in the backlog on disk. A fetched event is leased: the consumer acks, nacks or extends it
 //! before the lease ends. After that the event is retried, and a late ack is refused.
 //!
-//! The store decides: an ack succeeds when the delivery is settled under the claim of this process, and an extension when that claim is
-//! still held. On PostgreSQL another process may have taken the delivery over meanwhile.
+//! The lease is a row of the store: it outlives the process that granted it, and a queue of the same subscription in any process on the
+//! store can end it. Between fetch and ack an event occupies no memory and no in-flight slot.
 
-use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use redrive_retry::{ClassifyError as _, Clock, Failure, Timestamp};
-use redrive_store::StoreError;
-use tokio::sync::{Notify, mpsc, oneshot};
-use uuid::Uuid;
+use redrive_retry::{ClassifyError as _, Failure, Timestamp};
+use redrive_store::{Leases, StoreError, SubscriptionName};
+use tokio::sync::{mpsc, oneshot};
 
+use crate::core::Core;
+use crate::dispatcher::end_leases;
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
+use crate::handover::{Demand, GivenBack, Grant, Handover};
 use crate::lock::lock;
-use crate::settle_waiters::HeldClaim;
 use crate::snooze::Snooze;
+
+pub use redrive_store::{LeaseToken, NotALeaseToken};
 
 /// Time for which a pull waits for more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
 
 /// A pull ends at this many bytes of payloads, with the event that crosses it.
 const MAX_BATCH_BYTES: usize = 16 << 20;
-
-/// Number of events that consumers have asked for and not received. Shared by a queue and the limiter of its subscription.
-#[derive(Debug, Default)]
-pub(crate) struct Demand {
-    asked: AtomicUsize,
-    /// Notified when consumers ask for more.
-    backlog_wakeup: OnceLock<Arc<Notify>>,
-}
-
-impl Demand {
-    /// Sets the notification of the backlog loop.
-    pub(crate) fn set_wakeup(&self, backlog_wakeup: Arc<Notify>) {
-        let _ = self.backlog_wakeup.set(backlog_wakeup); // one for all subscriptions of a bus
-    }
-
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::Acquire)
-    }
-
-    /// Takes one from the demand, if there is any.
-    pub(crate) fn take(&self) -> bool {
-        self.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, |asked| asked.checked_sub(1)).is_ok()
-    }
-
-    /// Raises the demand, and wakes the backlog loop.
-    pub(crate) fn ask(&self, count: usize) {
-        self.asked.fetch_add(count, Ordering::AcqRel);
-        if let Some(wakeup) = self.backlog_wakeup.get() {
-            wakeup.notify_one();
-        }
-    }
-
-    /// Lowers the demand by the events that a consumer did not receive.
-    fn withdraw(&self, count: usize) {
-        let less = |asked: usize| Some(asked.saturating_sub(count));
-        let _ = self.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-    }
-}
-
-/// The error of an event that no consumer took, or that a closing queue gave back: it returns to the backlog, no attempt charged.
-#[derive(Debug, thiserror::Error)]
-#[error("no consumer fetches events at the moment")]
-pub(crate) struct GivenBack;
-
-/// Identifies one lease. Random, so that it cannot be guessed.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseToken(Uuid);
-
-impl fmt::Display for LeaseToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.simple().fmt(f)
-    }
-}
-
-impl FromStr for LeaseToken {
-    type Err = LeaseLost;
-
-    fn from_str(text: &str) -> Result<Self, LeaseLost> {
-        Uuid::try_parse(text).map(LeaseToken).map_err(|_| LeaseLost)
-    }
-}
 
 /// The lease has ended, and another consumer may have the event; or there never was such a lease.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,10 +41,10 @@ pub struct LeaseLost;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// The lease has ended, or another process has taken the event over. Nothing was changed.
+    /// The lease has ended. Nothing was changed.
     #[error(transparent)]
     Lost(#[from] LeaseLost),
-    /// The store did not answer. The event may be settled; otherwise it is given out again.
+    /// The store did not answer. The event may be settled; otherwise it is given out again when the lease ends.
     #[error("whether the event is settled is not known, and it may be given out again: {0}")]
     Store(#[from] StoreError),
 }
@@ -113,7 +52,8 @@ pub enum LeaseError {
 /// A fetched event.
 #[derive(Debug)]
 pub struct Leased {
-    /// Identifies the lease in [`ack`](PullQueue::ack), [`nack`](PullQueue::nack) and [`extend`](PullQueue::extend).
+    /// Identifies the lease in [`ack`](PullQueue::ack), [`nack`](PullQueue::nack) and [`extend`](PullQueue::extend), in any process on the
+    /// same store.
     pub token: LeaseToken,
     /// The event.
     pub event: Event,
@@ -121,37 +61,68 @@ pub struct Leased {
     pub until: Timestamp,
 }
 
-/// An event in the hands of a consumer.
-#[derive(Debug)]
-struct Lease {
-    /// Takes how the lease ended; dropped without a result, the event is given back.
-    outcome: oneshot::Sender<Result<(), Failure>>,
-    /// In steady time.
-    ends: Timestamp,
-    /// The clock of the bus.
-    clock: Clock,
-    claim: HeldClaim,
+/// How a consumer ends a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaseEnd {
+    /// The event is handled.
+    Ack,
+    /// The event failed. It is retried according to its policy, and not before the delay has passed.
+    Nack {
+        /// The shortest time before the next attempt.
+        delay: Option<Duration>,
+        /// The error to record.
+        reason: Option<String>,
+    },
+    /// No attempt at the event can succeed: it goes to the dead-letter queue at once.
+    Reject {
+        /// The error to record.
+        reason: Option<String>,
+    },
+    /// The event is delivered again after this time, at least a millisecond. No attempt is charged.
+    Snooze(Duration),
+    /// The consumer cannot take the event: it returns to the backlog, no attempt charged.
+    Release,
+}
+
+impl LeaseEnd {
+    /// The result of the attempt.
+    fn result(&self) -> Result<(), Failure> {
+        let or = |reason: &Option<String>, other: &str| reason.clone().unwrap_or_else(|| other.to_owned());
+        match self {
+            LeaseEnd::Ack => Ok(()),
+            LeaseEnd::Nack { delay, reason } => {
+                let reason = or(reason, "refused by its consumer");
+                Err(match delay {
+                    Some(delay) => reason.retry_after(*delay),
+                    None => Failure::new(reason),
+                })
+            }
+            LeaseEnd::Reject { reason } => Err(or(reason, "rejected by its consumer").permanent()),
+            LeaseEnd::Snooze(wait) => Err(Failure::new(Snooze::new(*wait))),
+            LeaseEnd::Release => Err(Failure::new(GivenBack)),
+        }
+    }
 }
 
 /// An event on its way to a consumer.
 #[derive(Debug)]
 struct Offer {
     event: Event,
-    /// Accepts with a lease; dropped without one, the event is given back.
-    accept: oneshot::Sender<Accepted>,
-}
-
-#[derive(Debug)]
-struct Accepted {
-    token: LeaseToken,
-    outcome: oneshot::Receiver<Result<(), Failure>>,
+    until: Timestamp,
+    /// Receives the token when the lease is stored. Dropped before, the event is given back.
+    lease: oneshot::Receiver<LeaseToken>,
+    /// The received token.
+    token: Option<LeaseToken>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// The bus in which the queue is registered, and the names of its subscriptions.
+    bus: Weak<Core>,
+    names: Vec<SubscriptionName>,
     /// Waiting consumers, first come, first served.
     pullers: VecDeque<Puller>,
-    leases: HashMap<LeaseToken, Lease>,
     next_puller: u64,
     is_closed: bool,
 }
@@ -161,6 +132,9 @@ struct State {
 struct Puller {
     number: u64,
     wants: usize,
+    /// The bytes of payloads that it still takes. Wants nothing any more without room.
+    room: usize,
+    lease: Duration,
     offers: mpsc::UnboundedSender<Offer>,
 }
 
@@ -208,81 +182,80 @@ impl PullQueue {
         Arc::clone(&self.demand)
     }
 
-    /// Fetches events and leases them. Waits for the first one, then takes those that are ready; fewer if payloads are large.
+    /// Connects the queue to the bus of a subscription.
+    pub(crate) fn registered(&self, core: &Arc<Core>, name: &SubscriptionName) {
+        let mut state = lock(&self.state);
+        if !std::ptr::eq(state.bus.as_ptr(), Arc::as_ptr(core)) {
+            state.bus = Arc::downgrade(core);
+            state.names.clear();
+        }
+        if !state.names.contains(name) {
+            state.names.push(name.clone());
+        }
+    }
+
+    /// Fetches events and leases them. Waits for the first one, then takes those that are ready; fewer if payloads are large. Returns when
+    /// the leases are stored.
     pub async fn pull(&self, request: PullRequest) -> Vec<Leased> {
         let PullRequest { limit, lease, wait } = request;
-        let mut pulling = self.begin(limit);
-        let (mut offers, mut bytes) = (Vec::<Offer>::new(), 0);
+        let mut pulling = self.begin(limit, lease);
+        let (mut offered, mut bytes) = (Offered { queue: self, offers: Vec::new() }, 0);
         let mut deadline = tokio::time::Instant::now() + wait;
-        while offers.len() < limit && bytes < MAX_BATCH_BYTES {
+        while offered.offers.len() < limit && bytes < MAX_BATCH_BYTES {
             match tokio::time::timeout_at(deadline, pulling.offers.recv()).await {
                 Ok(Some(offer)) => {
-                    if offers.is_empty() {
+                    if offered.offers.is_empty() {
                         deadline = deadline.min(tokio::time::Instant::now() + BATCH_WAIT);
                     }
                     bytes += offer.event.payload().len();
-                    offers.push(offer);
+                    offered.offers.push(offer);
                 }
                 Ok(None) | Err(_) => break,
             }
         }
         drop(pulling); // later offers go to other consumers
-        offers.into_iter().filter_map(|offer| self.lease(offer, lease)).collect()
+        offered.leased().await
     }
 
-    fn begin(&self, limit: usize) -> Pulling<'_> {
+    fn begin(&self, limit: usize, lease: Duration) -> Pulling<'_> {
         let (sender, offers) = mpsc::unbounded_channel();
         let mut state = lock(&self.state);
         let number = state.next_puller;
         state.next_puller += 1;
         if !state.is_closed {
-            state.pullers.push_back(Puller { number, wants: limit, offers: sender });
+            let puller = Puller { number, wants: limit, room: MAX_BATCH_BYTES, lease, offers: sender };
+            state.pullers.push_back(puller);
         }
         drop(state);
         self.demand.ask(limit);
         Pulling { queue: self, number, limit, offers }
     }
 
-    fn lease(&self, offer: Offer, lease: Duration) -> Option<Leased> {
-        let Offer { event, accept } = offer;
-        let (token, clock, claim) = (LeaseToken(Uuid::new_v4()), event.clock.clone(), event.claim.clone());
-        // Leases end by steady time; the consumer learns what the clock will show then.
-        let ends = clock.steady() + lease;
-        let until = clock.at_steady(ends);
-        let (sender, outcome) = oneshot::channel();
-        {
-            let mut state = lock(&self.state);
-            if state.is_closed {
-                return None;
-            }
-            state.leases.insert(token, Lease { outcome: sender, ends, clock, claim });
-        }
-        if accept.send(Accepted { token, outcome }).is_err() {
-            lock(&self.state).leases.remove(&token); // the bus has dropped the delivery meanwhile
-            return None;
-        }
-        Some(Leased { token, event, until })
+    /// The bus, and these leases of the queue's subscriptions; `None` if the queue is not registered, so that it can have no leases.
+    fn leases(&self, tokens: Vec<LeaseToken>) -> Option<(Arc<Core>, Leases)> {
+        let state = lock(&self.state);
+        Some((state.bus.upgrade()?, Leases { names: state.names.clone(), tokens }))
     }
 
-    /// Ends a lease with this outcome, and waits until the store has settled it.
-    async fn end(&self, token: LeaseToken, outcome: Result<(), Failure>) -> Result<(), LeaseError> {
-        let Lease { outcome: sender, claim, .. } =
-            lock(&self.state).leases.remove(&token).ok_or(LeaseLost)?;
-        if claim.is_shared() {
-            // The whole event is settled after its other handlers, which may take long.
-            if !claim.is_held().await? {
-                return Err(LeaseLost.into());
-            }
-            return Ok(sender.send(outcome).map_err(|_| LeaseLost)?);
-        }
-        let settlement = claim.settlement();
-        sender.send(outcome).map_err(|_| LeaseLost)?;
-        if settlement.completes().await? { Ok(()) } else { Err(LeaseLost.into()) }
+    /// Ends leases in the same way, sharing commits, and returns for each whether it was still held. Returns when the results are stored.
+    pub async fn end_all(
+        &self,
+        tokens: Vec<LeaseToken>,
+        end: LeaseEnd,
+    ) -> Result<Vec<Result<(), LeaseLost>>, StoreError> {
+        let count = tokens.len();
+        let Some((core, leases)) = self.leases(tokens) else { return Ok(vec![Err(LeaseLost); count]) };
+        let ended = end_leases(core, leases, move || end.result()).await?;
+        Ok(ended.into_iter().map(|was_held| if was_held { Ok(()) } else { Err(LeaseLost) }).collect())
+    }
+
+    async fn end(&self, token: LeaseToken, end: LeaseEnd) -> Result<(), LeaseError> {
+        Ok(self.end_all(vec![token], end).await?.pop().unwrap_or(Err(LeaseLost))?)
     }
 
     /// Acknowledges an event: it is handled. Returns when that is stored.
     pub async fn ack(&self, token: LeaseToken) -> Result<(), LeaseError> {
-        self.end(token, Ok(())).await
+        self.end(token, LeaseEnd::Ack).await
     }
 
     /// Reports that an event failed. It is retried according to its policy, and not before `delay` has passed. Returns when that is
@@ -293,55 +266,74 @@ impl PullQueue {
         delay: Option<Duration>,
         reason: Option<String>,
     ) -> Result<(), LeaseError> {
-        let reason = reason.unwrap_or_else(|| "refused by its consumer".to_owned());
-        let failure = match delay {
-            Some(delay) => reason.retry_after(delay),
-            None => Failure::new(reason),
-        };
-        self.end(token, Err(failure)).await
+        self.end(token, LeaseEnd::Nack { delay, reason }).await
     }
 
     /// Reports that no attempt at an event can succeed: it goes to the dead-letter queue at once. Returns when that is stored.
     pub async fn reject(&self, token: LeaseToken, reason: Option<String>) -> Result<(), LeaseError> {
-        let reason = reason.unwrap_or_else(|| "rejected by its consumer".to_owned());
-        self.end(token, Err(reason.permanent())).await
+        self.end(token, LeaseEnd::Reject { reason }).await
     }
 
     /// Gives an event back that is delivered again after `wait`, at least a millisecond. No attempt is charged. Returns when that is stored.
     pub async fn snooze(&self, token: LeaseToken, wait: Duration) -> Result<(), LeaseError> {
-        self.end(token, Err(Failure::new(Snooze::new(wait)))).await
+        self.end(token, LeaseEnd::Snooze(wait)).await
+    }
+
+    /// Gives an event back that its consumer cannot take: it returns to the backlog, no attempt charged. Returns when that is stored.
+    pub async fn release(&self, token: LeaseToken) -> Result<(), LeaseError> {
+        self.end(token, LeaseEnd::Release).await
+    }
+
+    /// Extends leases to this long from now; returns the new end of each that was still held.
+    pub async fn extend_all(
+        &self,
+        tokens: Vec<LeaseToken>,
+        lease: Duration,
+    ) -> Result<Vec<Result<Timestamp, LeaseLost>>, StoreError> {
+        let count = tokens.len();
+        let Some((core, leases)) = self.leases(tokens) else { return Ok(vec![Err(LeaseLost); count]) };
+        let now = core.clock.now();
+        let until = now + lease;
+        let extended = core.store.extend_leases(leases, now, until).await?;
+        Ok(extended.into_iter().map(|was_held| was_held.then_some(until).ok_or(LeaseLost)).collect())
     }
 
     /// Extends a lease to this long from now; returns its new end.
     pub async fn extend(&self, token: LeaseToken, lease: Duration) -> Result<Timestamp, LeaseError> {
-        let claim =
-            lock(&self.state).leases.get(&token).map(|leased| leased.claim.clone()).ok_or(LeaseLost)?;
-        if !claim.is_held().await? {
-            self.release(token);
-            return Err(LeaseLost.into());
-        }
-        let mut state = lock(&self.state);
-        let leased = state.leases.get_mut(&token).ok_or(LeaseLost)?;
-        leased.ends = leased.clock.steady() + lease;
-        Ok(leased.clock.at_steady(leased.ends))
+        Ok(self.extend_all(vec![token], lease).await?.pop().unwrap_or(Err(LeaseLost))?)
     }
 
-    /// Gives an event back that its consumer cannot take: it returns to the backlog, no attempt charged.
-    pub fn release(&self, token: LeaseToken) {
-        let released = lock(&self.state).leases.remove(&token);
-        drop(released); // wakes the delivery, without the lock
-    }
-
-    /// Returns the number of leased events.
-    pub fn leased(&self) -> usize {
-        lock(&self.state).leases.len()
-    }
-
-    /// Closes the queue. Leased events return to the backlog, no attempt charged.
+    /// Ends all pulls; later ones return nothing. Leased events stay leased.
     pub fn close(&self) {
-        let closed = State { is_closed: true, ..State::default() };
-        let open = std::mem::replace(&mut *lock(&self.state), closed);
-        drop(open); // wakes waiting consumers and the deliveries of leased events, without the lock
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        let pullers = std::mem::take(&mut state.pullers);
+        drop(state);
+        drop(pullers); // wakes waiting consumers, without the lock
+    }
+
+    /// Offers an event to the consumer that has waited longest.
+    fn offer(&self, event: Event) -> Handover {
+        let mut state = lock(&self.state);
+        let (consumer, lease) = oneshot::channel();
+        let (now, size) = (event.clock.now(), event.payload().len());
+        let mut offer = Offer { event, until: now, lease, token: None };
+        for puller in state.pullers.iter_mut().filter(|puller| puller.wants > 0) {
+            offer.until = now + puller.lease;
+            let until = offer.until;
+            match puller.offers.send(offer) {
+                Ok(()) => {
+                    puller.wants -= 1;
+                    puller.room = puller.room.saturating_sub(size);
+                    if puller.room == 0 {
+                        self.demand.withdraw(std::mem::take(&mut puller.wants));
+                    }
+                    return Handover::Accepted(Grant { until, consumer });
+                }
+                Err(refused) => offer = refused.0,
+            }
+        }
+        Handover::GivenBack
     }
 }
 
@@ -361,18 +353,48 @@ impl Drop for Pulling<'_> {
         let wanted = index.and_then(|index| state.pullers.remove(index)).map_or(self.limit, |one| one.wants);
         drop(state);
         self.queue.demand.withdraw(wanted);
+        // Those that arrived after the last one that was taken.
+        let mut offers = Vec::new();
+        self.offers.close();
+        while let Ok(offer) = self.offers.try_recv() {
+            offers.push(offer);
+        }
+        drop(Offered { queue: self.queue, offers });
     }
 }
 
-/// Removes a lease when the bus drops the delivery.
-struct RemoveOnDrop<'a> {
+/// Events on their way to one consumer; those that it does not take are released.
+struct Offered<'a> {
     queue: &'a PullQueue,
-    token: LeaseToken,
+    offers: Vec<Offer>,
 }
 
-impl Drop for RemoveOnDrop<'_> {
+impl Offered<'_> {
+    /// Waits until the leases are stored. Leaves out those that the store refused.
+    async fn leased(mut self) -> Vec<Leased> {
+        for offer in &mut self.offers {
+            offer.token = (&mut offer.lease).await.ok();
+        }
+        let leased =
+            |offer: Offer| offer.token.map(|token| Leased { token, event: offer.event, until: offer.until });
+        std::mem::take(&mut self.offers).into_iter().filter_map(leased).collect()
+    }
+}
+
+impl Drop for Offered<'_> {
     fn drop(&mut self) {
-        lock(&self.queue.state).leases.remove(&self.token);
+        let stored = |mut offer: Offer| {
+            offer.lease.close(); // the dispatcher gives back what is not stored yet
+            offer.token.or_else(|| offer.lease.try_recv().ok())
+        };
+        let tokens: Vec<LeaseToken> = self.offers.drain(..).filter_map(stored).collect();
+        let Some((core, leases)) = self.queue.leases(tokens).filter(|(_, leases)| !leases.tokens.is_empty())
+        else {
+            return;
+        };
+        if let Some(runtime) = core.runtime.get().cloned() {
+            runtime.spawn(end_leases(core, leases, || LeaseEnd::Release.result()));
+        }
     }
 }
 
@@ -380,51 +402,10 @@ impl Handler for PullQueue {
     fn handle(&self, event: Event) -> BoxFuture<Result<(), Failure>> {
         let queue = self.clone();
         Box::pin(async move {
-            let clock = event.clock.clone();
-            let Some(accepted) = queue.offer(event) else { return Err(Failure::new(GivenBack)) };
-            let Ok(Accepted { token, mut outcome }) = accepted.await else {
-                return Err(Failure::new(GivenBack));
-            };
-            let _remove = RemoveOnDrop { queue: &queue, token };
-            let began = clock.steady();
-            loop {
-                let now = clock.steady();
-                let end = {
-                    let mut state = lock(&queue.state);
-                    let end = state.leases.get(&token).map(|lease| lease.ends);
-                    if let Some(end) = end.filter(|end| *end <= now) {
-                        state.leases.remove(&token);
-                        return Err(Failure::timeout(end.since(began)));
-                    }
-                    end
-                };
-                // A lease that is gone has ended, and its outcome is there or comes at once.
-                let wait = end.map_or(Duration::ZERO, |end| end.since(now));
-                tokio::select! {
-                    biased;
-                    said = &mut outcome => return said.unwrap_or_else(|_| Err(Failure::new(GivenBack))),
-                    () = clock.sleep(wait.max(Duration::from_millis(1))) => {}
-                }
-            }
+            let recorded = Arc::clone(&event.recorded);
+            let handover = queue.offer(event);
+            lock(&recorded).handover = Some(handover);
+            Ok(())
         })
-    }
-}
-
-impl PullQueue {
-    /// Offers an event to the consumer that has waited longest.
-    fn offer(&self, event: Event) -> Option<oneshot::Receiver<Accepted>> {
-        let mut state = lock(&self.state);
-        let (accept, accepted) = oneshot::channel();
-        let mut offer = Offer { event, accept };
-        for puller in state.pullers.iter_mut().filter(|puller| puller.wants > 0) {
-            match puller.offers.send(offer) {
-                Ok(()) => {
-                    puller.wants -= 1;
-                    return Some(accepted);
-                }
-                Err(refused) => offer = refused.0,
-            }
-        }
-        None
     }
 }

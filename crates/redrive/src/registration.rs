@@ -14,6 +14,7 @@ use crate::limiter::Limiter;
 use crate::lock::lock;
 use crate::middleware::surround;
 use crate::pattern::Patterns;
+use crate::pull::PullQueue;
 use crate::subscribe::{Registration, Subscribe};
 use crate::subscription::Subscription;
 use crate::subscription_handle::SubscriptionHandle;
@@ -65,6 +66,9 @@ impl Subscribe<'_> {
             counters: before.as_ref().map(|before| Arc::clone(&before.counters)).unwrap_or_default(),
         };
         Arc::make_mut(&mut subscriptions).put(Arc::new(subscription));
+        if let Some(queue) = &self.queue {
+            queue.registered(core, &name);
+        }
         drop(subscriptions);
         // Prefetched deliveries of the replaced subscription return to the backlog, and the new one claims them.
         if let Some(before) = before {
@@ -96,7 +100,7 @@ impl Subscribe<'_> {
         };
         let backlog = Arc::new(Backlog::new(Arc::clone(&core.backlog_wakeup)));
         let limiter = self.limits.map(|limits| {
-            let (now, demand) = (core.clock.now(), self.demand.clone());
+            let (now, demand) = (core.clock.now(), self.queue.as_ref().map(PullQueue::demand));
             Arc::new(Limiter::new(limits, now, Arc::clone(&backlog), demand))
         });
         Admission { limiter, budget, circuit, backlog }

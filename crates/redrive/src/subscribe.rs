@@ -16,7 +16,7 @@ use crate::handler::Handler;
 use crate::limiter::Limits;
 use crate::middleware::Middleware;
 use crate::payload::EventPayload;
-use crate::pull::{Demand, PullQueue};
+use crate::pull::PullQueue;
 use crate::subscription_handle::SubscriptionHandle;
 
 /// The default timeout of a handler.
@@ -52,7 +52,7 @@ pub struct Subscribe<'a> {
     pub(crate) drains_only: bool,
     pub(crate) is_remote_effect: bool,
     pub(crate) resets_limits: bool,
-    pub(crate) demand: Option<Arc<Demand>>,
+    pub(crate) queue: Option<PullQueue>,
 }
 
 impl EventBus {
@@ -85,7 +85,7 @@ impl EventBus {
         let no_circuit =
             BreakerConfig::builder().min_samples(u32::MAX).build().expect("a valid configuration");
         let subscribe = self.subscribe(patterns, queue.clone()).timeout(MAX_LEASE).limits(PULL_LIMITS);
-        Subscribe { is_remote_effect: true, demand: Some(queue.demand()), ..subscribe.breaker(no_circuit) }
+        Subscribe { is_remote_effect: true, queue: Some(queue.clone()), ..subscribe.breaker(no_circuit) }
     }
 }
 
@@ -108,7 +108,7 @@ impl<'a> Subscribe<'a> {
             drains_only: false,
             is_remote_effect: false,
             resets_limits: false,
-            demand: None,
+            queue: None,
         }
     }
 

@@ -10,7 +10,7 @@ use redrive::pull::{PullQueue, PullRequest};
 use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{BoxError, ClassifyError, Clock, Failure, Jitter, RetryPolicy, Timestamp, VirtualTime};
 use redrive::testing::TestBus;
-use redrive::{Event, EventBus, EventBusBuilder, Limits, Tracking};
+use redrive::{Event, EventBus, EventBusBuilder, EventId, Limits, Tracking};
 use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -156,6 +156,10 @@ async fn a_delayed_event_keeps_its_delay() {
     }
 }
 
+async fn failed_attempts(bus: &TestBus, id: EventId) -> u32 {
+    bus.store().event(id).await.unwrap().retry_count
+}
+
 #[tokio::test]
 async fn a_lease_of_a_pull_consumer_keeps_its_length() {
     for step in STEPS_MS {
@@ -165,17 +169,17 @@ async fn a_lease_of_a_pull_consumer_keeps_its_length() {
         let queue = PullQueue::new();
         bus.subscribe_queue("order.*", &queue).name("billing").register().unwrap();
         bus.start().await.unwrap();
-        bus.publish("order.paid", &1).enqueue().await.unwrap();
+        let id = bus.publish("order.paid", &1).enqueue().await.unwrap();
         let request = PullRequest { limit: 1, lease: 60 * SECOND, wait: SECOND };
         let leased = bus.run(queue.pull(request)).await.pop().unwrap();
         bus.time().step_wall_clock(step);
         pass(&bus, 30 * SECOND).await;
-        assert_eq!(queue.leased(), 1, "not early after a step of {step} ms");
+        assert_eq!(failed_attempts(&bus, id).await, 0, "not early after a step of {step} ms");
         let until = queue.extend(leased.token, 60 * SECOND).await.unwrap();
         let shown = until.since(bus.store().clock().now());
         assert_eq!(shown, 60 * SECOND, "told by the wall clock of now");
         pass(&bus, 61 * SECOND).await;
-        assert_eq!(queue.leased(), 0, "ended on time after a step of {step} ms");
+        assert_eq!(failed_attempts(&bus, id).await, 1, "ended on time after a step of {step} ms");
     }
 }
 

@@ -102,7 +102,7 @@ async fn a_released_event_is_given_out_again_without_a_charged_attempt() {
     let (bus, queue) = open(&store_under_test).await;
     let id = publish(&bus, 1).await.remove(0);
     let leased = pull(&queue, 1).await.remove(0);
-    queue.release(leased.token);
+    queue.release(leased.token).await.unwrap();
     assert!(is_lost(queue.ack(leased.token).await));
     let again = pull(&queue, 1).await.remove(0);
     assert_eq!((again.event.id(), again.event.attempt()), (id, 1));
@@ -244,27 +244,108 @@ async fn a_cancelled_pull_leases_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leased_events_are_redelivered_after_a_restart() {
+async fn a_lease_outlives_the_process_that_granted_it() {
     let store_under_test = TestStore::new();
     let (bus, queue) = open(&store_under_test).await;
     let ids = publish(&bus, 3).await;
-    let leased = pull(&queue, 2).await;
-    assert!(!leased.is_empty());
+    let mut leased = Vec::new();
+    while leased.len() < 3 {
+        leased.extend(pull(&queue, 3).await);
+    }
+    assert_eq!(bus.dispatcher().in_flight(), 0, "leased events occupy no slot");
     queue.close();
-    assert!(is_lost(queue.ack(leased[0].token).await));
     assert!(pull(&queue, 2).await.is_empty(), "nothing more is given out");
     bus.shutdown().await.unwrap();
-    drop((bus, leased));
+    assert!(matches!(queue.ack(leased[0].token).await, Err(LeaseError::Store(_))), "the bus is gone");
 
     let (bus, queue) = open(&store_under_test).await;
-    let mut fetched = BTreeSet::new();
-    while fetched.len() < 3 {
-        for one in pull(&queue, 5).await {
-            assert_eq!(one.event.attempt(), 1, "nothing was charged");
-            fetched.insert(one.event.id());
-            queue.ack(one.token).await.unwrap();
-        }
+    queue.extend(leased[0].token, LEASE).await.unwrap();
+    queue.ack(leased[0].token).await.unwrap();
+    queue.nack(leased[1].token, None, Some("no paper".to_owned())).await.unwrap();
+    assert_eq!(ended(&bus, leased[0].event.id()).await, EventStatus::Done);
+    let again = pull(&queue, 5).await.remove(0);
+    assert_eq!((again.event.id(), again.event.attempt()), (leased[1].event.id(), 2));
+    assert_eq!(again.event.previous_errors(), ["no paper"]);
+    queue.ack(again.token).await.unwrap();
+    queue.ack(leased[2].token).await.unwrap();
+    for id in ids {
+        assert_eq!(ended(&bus, id).await, EventStatus::Done);
     }
-    assert_eq!(fetched, ids.into_iter().collect());
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ends_counts_as_a_timeout() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
+    let id = publish(&bus, 1).await.remove(0);
+    for attempt in 1..=4 {
+        let lease = Duration::from_millis(200);
+        let leased = queue.pull(PullRequest { limit: 1, lease, wait: WAIT }).await.remove(0);
+        assert_eq!(leased.event.attempt(), attempt);
+    }
+    assert_eq!(ended(&bus, id).await, EventStatus::Dlq);
+    let dead = bus.dlq().get(id).await.unwrap().remove(0);
+    assert_eq!(dead.errors.len(), 4);
+    let attempts = bus.store().event(id).await.unwrap().attempts;
+    for attempt in attempts {
+        assert!(attempt.error.contains("no result within"), "{}", attempt.error);
+        assert!((200..5000).contains(&attempt.duration_ms), "{} ms", attempt.duration_ms);
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_ends_only_the_leases_of_its_own_subscriptions() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
+    let other = PullQueue::new();
+    bus.subscribe_queue("invoice.*", &other).name("invoices").register().unwrap();
+    publish(&bus, 1).await;
+    let leased = pull(&queue, 1).await.remove(0);
+    assert!(is_lost(other.ack(leased.token).await));
+    assert!(is_lost(other.extend(leased.token, LEASE).await));
+    assert!(is_lost(PullQueue::new().ack(leased.token).await), "it is not registered");
+    queue.ack(leased.token).await.unwrap();
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_beside_handlers_gets_a_delivery_of_its_own() {
+    let store_under_test = TestStore::new();
+    let bus = store_under_test.open(builder().tracking(Tracking::Event)).await;
+    let queue = PullQueue::new();
+    bus.subscribe("order.*", async |_| Ok::<_, &str>(())).name("mail").register().unwrap();
+    bus.subscribe_queue("order.*", &queue).name("billing").register().unwrap();
+    bus.start().await.unwrap();
+    let id = publish(&bus, 1).await.remove(0);
+    let leased = pull(&queue, 1).await.remove(0);
+    assert_eq!(leased.event.id(), id);
+    queue.nack(leased.token, None, None).await.unwrap();
+    let again = pull(&queue, 1).await.remove(0);
+    assert_eq!(again.event.attempt(), 2, "the delivery has attempts of its own");
+    queue.ack(again.token).await.unwrap();
+    assert_eq!(ended(&bus, id).await, EventStatus::Done);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn middleware_that_hides_errors_loses_no_event_of_a_queue() {
+    let store_under_test = TestStore::new();
+    let hides = |event: redrive::Event, next: redrive::middleware::Next| async move {
+        let _ = next.run(event).await;
+        Ok(())
+    };
+    let bus = store_under_test.open(builder().middleware(hides)).await;
+    let queue = PullQueue::new();
+    bus.subscribe_queue("order.*", &queue).name("billing").register().unwrap();
+    bus.start().await.unwrap();
+    let id = publish(&bus, 1).await.remove(0);
+    let leased = pull(&queue, 1).await.remove(0);
+    queue.nack(leased.token, None, None).await.unwrap();
+    let again = pull(&queue, 1).await.remove(0);
+    assert_eq!((again.event.id(), again.event.attempt()), (id, 2));
+    queue.ack(again.token).await.unwrap();
+    assert_eq!(ended(&bus, id).await, EventStatus::Done);
     bus.shutdown().await.unwrap();
 }

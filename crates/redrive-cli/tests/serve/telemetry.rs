@@ -162,7 +162,7 @@ fn the_callers_trace_continues_in_every_attempt() {
     world
         .post(
             "/v1/endpoints",
-            &json!({"url": receiver.url(), "patterns": ["order.*"], "retry": {"base_delay_ms": 1}}),
+            &json!({"url": receiver.url(), "patterns": ["order.*"], "retry": {"base_delay_ms": 300}}),
         )
         .ok(201);
     let traceparent = format!("00-{TRACE}-{CALLER}-01");

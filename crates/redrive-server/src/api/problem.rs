@@ -38,7 +38,6 @@ codes! {
     NotFound = "not_found", NOT_FOUND, "Not found";
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "The path has no such method";
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long to arrive";
-    Misdirected = "misdirected", MISDIRECTED_REQUEST, "The leases belong to another server";
     Conflict = "conflict", CONFLICT, "Conflict with the current state";
     IdTaken = "id_taken", CONFLICT, "Another event has this id";
     NotDead = "not_dead", CONFLICT, "The event is not in the dead-letter queue";

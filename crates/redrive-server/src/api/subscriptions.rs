@@ -5,9 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use futures_util::TryFutureExt as _;
-use futures_util::future::{OptionFuture, join_all};
-use redrive::pull::{LeaseError, LeaseToken, PullRequest};
+use redrive::pull::{LeaseEnd, LeaseLost, LeaseToken, PullRequest};
 use redrive::retry::RetryPolicy;
 use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
@@ -20,11 +18,11 @@ use utoipa_axum::routes;
 use super::auth::{MayAdmin, MayConsume, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::{Code, Problem};
-use super::{Api, ApiState, Reply, Routes, page, reply, retry};
+use super::{ApiState, Reply, Routes, page, reply, retry};
+use crate::pull_subscriptions::PullSubscriptionError;
 use crate::pull_subscriptions::stored::{
     Body, MAX_PULL_SUBSCRIPTIONS, PullSubscription, PullSubscriptionName,
 };
-use crate::pull_subscriptions::{LeaseName, PullSubscriptionError};
 
 /// Default length of a lease.
 const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -200,12 +198,12 @@ async fn pull(
     };
     // Checked after the wait: a caller whose token has ended meanwhile gets nothing.
     if !caller.is_still_valid(&api.http).await {
-        leased.iter().for_each(|one| queue.release(one.token));
+        queue.end_all(leased.iter().map(|one| one.token).collect(), LeaseEnd::Release).await?;
         let say = "the token was revoked or has expired while the request waited: ask for a new one";
         return Err(Problem::new(Code::InvalidToken, say));
     }
     let view = |one: redrive::pull::Leased| LeasedEvent {
-        lease: LeaseName { instance: api.pull_subscriptions.instance, token: one.token }.to_string(),
+        lease: one.token.to_string(),
         leased_until: one.until.into(),
         id: *one.event.id().as_uuid(),
         event_type: one.event.event_type().to_string(),
@@ -219,58 +217,46 @@ async fn pull(
     Ok(reply::ok(&List { data: leased.into_iter().map(view).collect() }))
 }
 
-/// Applies an action to all leases at the same time, so that their settlements share a commit.
-async fn for_each<F>(api: &Api, leases: Vec<String>, act: impl Fn(LeaseToken) -> F) -> Reply
-where
-    F: Future<Output = Result<(), LeaseError>>,
-{
+/// Reads the leases of a request.
+fn tokens(leases: &[String]) -> Result<Vec<LeaseToken>, Problem> {
     if !(1..=MAX_EVENTS).contains(&leases.len()) {
         return Err(Problem::invalid(format!("give 1 to {MAX_EVENTS} leases")));
     }
-    // Every lease is read before the first action.
-    let named: Vec<LeaseName> =
-        leases.iter().map(|lease| lease.parse()).collect::<Result<_, _>>().map_err(Problem::invalid)?;
-    let is_ours = |lease: &LeaseName| lease.instance == api.pull_subscriptions.instance;
-    // A lease of an earlier process among leases of this one does not stop the others.
-    if !named.iter().any(is_ours) {
-        return Err(Problem::new(
-            Code::Misdirected,
-            "another server granted these leases, or this one before a restart: ask the server that granted them, or let them end",
-        ));
-    }
-    let ended = named.iter().map(|lease| OptionFuture::from(is_ours(lease).then(|| act(lease.token))));
-    let ended = join_all(ended).await;
-    let mut lost = Vec::new();
-    for (ended, text) in ended.into_iter().zip(leases) {
-        match ended {
-            Some(Ok(())) => {}
-            Some(Err(LeaseError::Store(error))) => return Err(error.into()),
-            Some(Err(_)) | None => lost.push(text),
-        }
-    }
-    Ok(reply::ok(&LeaseResults { done: named.len() - lost.len(), lost }))
+    let token = |lease: &String| {
+        lease.parse().map_err(|_| {
+            let lease: String = lease.chars().take(40).collect();
+            Problem::invalid(format!("{lease:?} is not a lease: pass on the `lease` of the event"))
+        })
+    };
+    leases.iter().map(token).collect()
+}
+
+/// The answer to an ack, a nack or an extension: which leases were lost before.
+fn results<T>(leases: Vec<String>, ended: Vec<Result<T, LeaseLost>>) -> Reply {
+    let count = leases.len();
+    let lost: Vec<String> =
+        leases.into_iter().zip(ended).filter_map(|(lease, ended)| ended.is_err().then_some(lease)).collect();
+    Ok(reply::ok(&LeaseResults { done: count - lost.len(), lost }))
 }
 
 /// Ack: settle events as handled
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Ack, responses((status = 200, body = LeaseResults),
-        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
+    request_body = Ack, responses((status = 200, body = LeaseResults)))]
 async fn ack(
     State(api): ApiState,
     _: MayConsume,
     Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Ack>,
 ) -> Reply {
-    let (queue, _) = api.pull_subscriptions.find(&name).await?;
-    for_each(&api, wanted.leases, |token| queue.ack(token)).await
+    let (tokens, (queue, _)) = (tokens(&wanted.leases)?, api.pull_subscriptions.find(&name).await?);
+    results(wanted.leases, queue.end_all(tokens, LeaseEnd::Ack).await?)
 }
 
 /// Nack: settle events as failed, give them back for later, or end them
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Nack, responses((status = 200, body = LeaseResults),
-        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
+    request_body = Nack, responses((status = 200, body = LeaseResults)))]
 async fn nack(
     State(api): ApiState,
     _: MayConsume,
@@ -284,36 +270,34 @@ async fn nack(
     if reason.as_ref().is_some_and(|reason| reason.chars().count() > 4096) {
         return Err(Problem::invalid("reason is at most 4096 characters long"));
     }
-    let (queue, _) = api.pull_subscriptions.find(&name).await?;
     let delay = delay_ms.map(Duration::from_millis);
-    match (outcome.unwrap_or(NackOutcome::Failed), delay) {
-        (NackOutcome::Failed, delay) => {
-            for_each(&api, leases, |token| queue.nack(token, delay, reason.clone())).await
-        }
-        (NackOutcome::Snooze, Some(delay)) => {
-            for_each(&api, leases, |token| queue.snooze(token, delay)).await
-        }
+    let end = match (outcome.unwrap_or(NackOutcome::Failed), delay) {
+        (NackOutcome::Failed, delay) => LeaseEnd::Nack { delay, reason },
+        (NackOutcome::Snooze, Some(delay)) => LeaseEnd::Snooze(delay),
         (NackOutcome::Snooze, None) => {
-            Err(Problem::invalid("a snooze needs delay_ms: the wait before the next delivery"))
+            return Err(Problem::invalid("a snooze needs delay_ms: the wait before the next delivery"));
         }
-        (NackOutcome::Permanent, None) => {
-            for_each(&api, leases, |token| queue.reject(token, reason.clone())).await
+        (NackOutcome::Permanent, None) => LeaseEnd::Reject { reason },
+        (NackOutcome::Permanent, Some(_)) => {
+            return Err(Problem::invalid(
+                "a permanent failure has no delay_ms: leave it out, or use the outcome failed",
+            ));
         }
-        (NackOutcome::Permanent, Some(_)) => Err(Problem::invalid(
-            "a permanent failure has no delay_ms: leave it out, or use the outcome failed",
-        )),
         (NackOutcome::Other(other), _) => {
             let other: String = other.chars().take(40).collect();
-            Err(Problem::invalid(format!("{other:?} is no outcome: use failed, snooze or permanent")))
+            return Err(Problem::invalid(format!(
+                "{other:?} is no outcome: use failed, snooze or permanent"
+            )));
         }
-    }
+    };
+    let (tokens, (queue, _)) = (tokens(&leases)?, api.pull_subscriptions.find(&name).await?);
+    results(leases, queue.end_all(tokens, end).await?)
 }
 
 /// Extend leases
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/extend", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Extend, responses((status = 200, body = LeaseResults),
-        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
+    request_body = Extend, responses((status = 200, body = LeaseResults)))]
 async fn extend(
     State(api): ApiState,
     _: MayConsume,
@@ -322,5 +306,6 @@ async fn extend(
 ) -> Reply {
     let (queue, usual) = api.pull_subscriptions.find(&name).await?;
     let lease = lease_of(Some(wanted.lease_ms), usual)?;
-    for_each(&api, wanted.leases, |token| queue.extend(token, lease).map_ok(drop)).await
+    let tokens = tokens(&wanted.leases)?;
+    results(wanted.leases, queue.extend_all(tokens, lease).await?)
 }

@@ -4,18 +4,16 @@ pub(crate) mod stored;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redrive::internal::SubscribeExt as _;
-use redrive::pull::{LeaseToken, PullQueue};
+use redrive::pull::PullQueue;
 use redrive::retry::ClassifyError as _;
 use redrive::store::{Store, StoreError};
 use redrive::subscription::SubscriptionName;
 use redrive::{BusError, Event, EventBus, Limits};
 use redrive_store::DocumentKey;
-use uuid::Uuid;
 
 use self::stored::{KIND, PullSubscription, PullSubscriptionName};
 
@@ -29,8 +27,6 @@ const REMOVAL_LIMITS: Limits = Limits { concurrency: 64, per_second: None };
 pub(crate) struct PullSubscriptions {
     bus: EventBus,
     store: Arc<dyn Store>,
-    /// Names this process in every lease: only the process that granted a lease can end it.
-    pub(crate) instance: Uuid,
     // A std mutex: held for a few instructions, never across an await.
     registered: Mutex<HashMap<PullSubscriptionName, RegisteredQueue>>,
 }
@@ -62,12 +58,7 @@ impl PullSubscriptions {
     /// Registers the subscriptions on record. Call it before the bus is started, so that no event misses them.
     pub(crate) async fn open(bus: EventBus) -> Result<Arc<Self>, PullSubscriptionError> {
         let store = Arc::clone(bus.store());
-        let subscriptions = Arc::new(PullSubscriptions {
-            bus,
-            store,
-            instance: Uuid::new_v4(),
-            registered: Mutex::default(),
-        });
+        let subscriptions = Arc::new(PullSubscriptions { bus, store, registered: Mutex::default() });
         subscriptions.refresh().await?;
         Ok(subscriptions)
     }
@@ -170,7 +161,7 @@ impl PullSubscriptions {
         self.registered().get(name).map(of).ok_or_else(|| PullSubscriptionError::NotFound(name.clone()))
     }
 
-    /// Stops pulls and returns leased events.
+    /// Ends all pulls. Leased events stay leased.
     pub(crate) fn close(&self) {
         for registered in self.registered().values() {
             registered.queue.close();
@@ -183,32 +174,5 @@ impl fmt::Debug for PullSubscriptions {
         f.debug_struct("PullSubscriptions")
             .field("registered", &self.registered().len())
             .finish_non_exhaustive()
-    }
-}
-
-/// Name of a lease in the API: the process that granted it, and its token.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseName {
-    pub(crate) instance: Uuid,
-    pub(crate) token: LeaseToken,
-}
-
-impl fmt::Display for LeaseName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.instance.simple(), self.token)
-    }
-}
-
-impl FromStr for LeaseName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parsed = text.split_once('.').and_then(|(instance, token)| {
-            Some(LeaseName { instance: Uuid::try_parse(instance).ok()?, token: token.parse().ok()? })
-        });
-        parsed.ok_or_else(|| {
-            let text: String = text.chars().take(40).collect();
-            format!("{text:?} is not a lease: pass on the `lease` of the event")
-        })
     }
 }

@@ -40,6 +40,7 @@ mod deliveries;
 mod documents;
 mod due;
 mod handled;
+mod leasing;
 mod purging;
 mod reading;
 mod recovery;
@@ -154,6 +155,16 @@ macro_rules! __for_every_store {
                 several_backlogs_are_claimed_in_one_call
                 an_empty_backlog_takes_no_slot_from_others
                 due_deliveries_are_deferred_to_the_backlog_without_a_claim
+            }
+            leasing {
+                a_leased_delivery_is_claimed_for_its_consumer_once
+                a_leased_delivery_occupies_no_slot_and_is_in_processing
+                a_lease_that_has_ended_is_claimed_like_other_due_work
+                an_extended_lease_ends_later
+                a_lease_has_one_token
+                many_leases_are_ended_at_once_in_the_order_of_the_tokens
+                consumers_that_share_a_token_end_the_lease_once
+                a_leased_delivery_is_not_deferred_to_the_backlog
             }
             replaying {
                 a_handled_event_is_replayed_to_one_subscription
@@ -312,6 +323,10 @@ macro_rules! __for_every_lasting_store {
             backlog {
                 a_backlog_delivery_claimed_by_a_dead_process_is_due_again
                 a_backlog_delivery_of_a_suspect_is_claimed_from_the_backlog
+            }
+            leasing {
+                a_lease_survives_a_restart
+                an_ack_that_a_crash_interrupted_is_recovered
             }
             documents {
                 documents_survive_a_restart

@@ -3,6 +3,7 @@
 //! The model does not predict which of several due rows is claimed when slots are scarce. It checks that each claimed row was due, that
 //! none was claimed twice, and that none was left while slots were free.
 
+mod consumer;
 mod operator;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use super::walk_model::{ModelRow, Modelled, Random, State};
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::due::Due;
 use crate::event::{EventId, EventStatus, Routing};
+use crate::lease::LeaseToken;
 use crate::query::{Depth, EventFilter, EventPage, Stats};
 use crate::store::{Appended, Finished, Store};
 use crate::work::{Claimed, Settlement, Verdict};
@@ -65,14 +67,25 @@ struct Walk {
     running: Vec<Claimed>,
     /// Claims of a dead process, which it may still try to settle.
     late: Vec<Claimed>,
+    /// Leases, most of which have ended.
+    leases: Vec<(EventId, String, LeaseToken)>,
     events: BTreeMap<EventId, Modelled>,
 }
 
 impl Walk {
     fn new(seed: u64, store: &dyn Store) -> Self {
         let worker = Worker::attach(store, SLOTS);
-        let (random, events) = (Random(seed), BTreeMap::new());
-        Walk { seed, steps: 0, random, now: 1000, worker, running: Vec::new(), late: Vec::new(), events }
+        Walk {
+            seed,
+            steps: 0,
+            random: Random(seed),
+            now: 1000,
+            worker,
+            running: Vec::new(),
+            late: Vec::new(),
+            leases: Vec::new(),
+            events: BTreeMap::new(),
+        }
     }
 
     fn place(&self) -> String {
@@ -84,8 +97,9 @@ impl Walk {
         self.now += self.random.millis(50);
         match self.random.below(100) {
             0..25 => self.append(store).await,
-            25..50 => self.claim(store).await,
-            50..82 => self.settle(store).await,
+            25..47 => self.claim(store).await,
+            47..55 => self.consume(store).await,
+            55..82 => self.settle(store).await,
             82..85 => self.settle_late(store).await,
             85..93 => self.redrive(store).await,
             93..95 => self.purge_dead(store).await,
@@ -149,21 +163,25 @@ impl Walk {
     /// Checks that a claimed row was due, and marks it as running.
     fn receive_claims(&mut self) {
         for claimed in self.worker.handed_over() {
-            self.took(claimed, false);
+            self.took(claimed, State::Pending);
         }
     }
 
-    fn took(&mut self, claimed: Claimed, is_suspect: bool) {
+    /// Checks a claimed row: a suspect, a lease that its consumer holds, or else due work.
+    fn took(&mut self, claimed: Claimed, from: State) {
         let (place, now) = (self.place(), self.now);
         let modelled = self.events.get_mut(&claimed.event.id).unwrap();
         assert_eq!(claimed.event.payload, modelled.new.payload, "{place}");
         let row = modelled.row(claimed.subscription.as_ref().map(|name| name.as_str()));
-        if is_suspect {
-            assert_eq!(row.state, State::Suspect, "{place}: {claimed:?}");
-            assert!(row.due <= now, "{place}: {claimed:?} is not due: {row:?}");
-        } else {
-            assert!(row.is_due(now), "{place}: {claimed:?} is not due: {row:?}");
+        match from {
+            State::Suspect => {
+                assert_eq!(row.state, State::Suspect, "{place}: {claimed:?}");
+                assert!(row.due <= now, "{place}: {claimed:?} is not due: {row:?}");
+            }
+            State::Leased => assert_eq!(row.state, State::Leased, "{place}: {claimed:?}"),
+            _ => assert!(row.is_due(now), "{place}: {claimed:?} is not due: {row:?}"),
         }
+        assert_eq!(claimed.leased_at.is_some(), row.state == State::Leased, "{place}: {row:?}");
         assert_eq!(claimed.attempt, row.retry_count + 1, "{place}");
         let errors = claimed.errors.as_deref().unwrap_or_default();
         assert_eq!(errors, row.errors, "{place}");
@@ -190,7 +208,7 @@ impl Walk {
     async fn claim_suspects(&mut self, store: &dyn Store) {
         let sink = self.worker.sink.clone();
         if let Some(claimed) = store.claim_suspect(at(self.now), sink).await.unwrap() {
-            self.took(claimed, true);
+            self.took(claimed, State::Suspect);
         }
     }
 
@@ -207,7 +225,10 @@ impl Walk {
         let mut settlement = match self.random.below(10) {
             0..4 => done(self.now),
             4..7 => retry(self.now, later, &error),
-            7 => defer(self.now, later),
+            7 => match claimed.new_lease().filter(|_| self.random.below(4) > 0) {
+                Some(token) => self.lease(id, subscription.as_deref(), token, later),
+                None => defer(self.now, later),
+            },
             8 => dead(self.now, DeadReason::Permanent, &error),
             _ => Settlement { verdict: Verdict::Dead(DeadReason::BudgetSpent), ..done(self.now) },
         };
@@ -309,6 +330,10 @@ impl Walk {
                     _ => State::Waiting,
                 }
             }
+            Verdict::Lease { token, until } => {
+                (row.due, row.lease) = (millis(until.into()), Some(token));
+                State::Leased
+            }
             Verdict::Dead(_) => State::Dead,
         };
         let state = row.state;
@@ -394,7 +419,7 @@ impl Walk {
                 State::Suspect | State::Pending => unfinished.pending += 1,
                 State::Running => unfinished.running += 1,
                 State::Waiting => unfinished.waiting += 1,
-                State::Done | State::Dead | State::Delivering | State::Redriven => {}
+                State::Leased | State::Done | State::Dead | State::Delivering | State::Redriven => {}
             }
         }
         unfinished.open_deliveries = counts.open_deliveries;
@@ -446,7 +471,7 @@ impl Walk {
             .events
             .values()
             .flat_map(Modelled::rows)
-            .filter(|row| matches!(row.state, State::Pending | State::Waiting))
+            .filter(|row| matches!(row.state, State::Pending | State::Waiting | State::Leased))
             .map(|row| at(row.due))
             .min();
         assert_eq!(store.refresh_due().await.unwrap(), due, "{place}");

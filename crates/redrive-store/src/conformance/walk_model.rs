@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::event::{EventStatus, NewEvent};
+use crate::lease::LeaseToken;
 
 /// A small deterministic generator (splitmix64).
 pub(super) struct Random(pub(super) u64);
@@ -31,6 +32,8 @@ pub(super) enum State {
     Pending,
     Running,
     Waiting,
+    /// Of a delivery: leased by a consumer.
+    Leased,
     Done,
     Dead,
     /// Of an event: its deliveries are open.
@@ -47,7 +50,7 @@ impl State {
     pub(super) fn shown(self) -> EventStatus {
         match self {
             State::Suspect | State::Pending | State::Redriven => EventStatus::Pending,
-            State::Running | State::Waiting | State::Delivering => EventStatus::Processing,
+            State::Running | State::Waiting | State::Leased | State::Delivering => EventStatus::Processing,
             State::Done => EventStatus::Done,
             State::Dead => EventStatus::Dlq,
         }
@@ -62,15 +65,17 @@ pub(super) struct ModelRow {
     pub(super) retry_count: u32,
     pub(super) errors: Vec<String>,
     pub(super) crashes: u32,
+    /// The last lease.
+    pub(super) lease: Option<LeaseToken>,
 }
 
 impl ModelRow {
     pub(super) fn new(state: State, due: i64) -> Self {
-        ModelRow { state, due, retry_count: 0, errors: Vec::new(), crashes: 0 }
+        ModelRow { state, due, retry_count: 0, errors: Vec::new(), crashes: 0, lease: None }
     }
 
     pub(super) fn is_due(&self, now: i64) -> bool {
-        matches!(self.state, State::Pending | State::Waiting) && self.due <= now
+        matches!(self.state, State::Pending | State::Waiting | State::Leased) && self.due <= now
     }
 }
 

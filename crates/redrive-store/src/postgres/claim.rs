@@ -13,7 +13,8 @@ use super::{Shared, leader, remote_subscriptions, rows, status};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::store::{BacklogClaimed, BacklogRequest, MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS};
+use crate::lease::LeaseToken;
+use crate::store::{BacklogClaimed, BacklogRequest, Leases, MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS};
 use crate::work::{ClaimKey, ClaimSink, Claimed, Fence, Slot, handled_before};
 
 /// Claims rows in one short transaction, and skips rows that other processes are claiming. A process that was declared dead
@@ -40,6 +41,25 @@ const SELECT_DUE: &str = "
     AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
     ORDER BY @order, key LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED";
 
+/// Selects the deliveries of some subscriptions that consumers hold under these leases. Waits for a concurrent extension.
+const SELECT_LEASED: &str = "
+    SELECT d.key FROM redrive.delivery d JOIN unnest($4::bigint[], $5::text[]) AS held(key, lease)
+      ON d.key = held.key AND d.lease = held.lease
+    WHERE d.subscription = ANY($6::text[]) AND d.status = -2 AND d.due_at > $3
+    AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+    ORDER BY d.key FOR NO KEY UPDATE OF d";
+
+/// Extends leases of some subscriptions that have not ended. Commits asynchronously.
+const EXTEND_LEASES: &str = "
+    UPDATE redrive.delivery d SET due_at = $2, ready_at = $2, updated_at = $1
+    FROM unnest($3::bigint[], $4::text[]) AS held(key, lease)
+    WHERE d.key = held.key AND d.lease = held.lease AND d.subscription = ANY($5::text[]) AND d.status = -2 AND d.due_at > $1
+    AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+    RETURNING d.key, d.lease";
+
+/// A claim of a leased delivery keeps the time at which the lease began.
+const KEEP_LEASED_AT: &str = ", leased_at = CASE WHEN u.status = -2 THEN u.leased_at END";
+
 /// The order of work that is claimed as usual: that of the index.
 const BY_READY_TIME: &str = "ready_at";
 
@@ -57,6 +77,7 @@ static CLAIM_EVENTS: LazyLock<String> = LazyLock::new(|| claim_events(BY_READY_T
 static CLAIM_SUSPECT_EVENTS: LazyLock<String> = LazyLock::new(|| claim_events(BY_DUE_TIME));
 static CLAIM_DELIVERIES: LazyLock<String> = LazyLock::new(|| claim_due_deliveries(BY_READY_TIME));
 static CLAIM_SUSPECT_DELIVERIES: LazyLock<String> = LazyLock::new(|| claim_due_deliveries(BY_DUE_TIME));
+static CLAIM_LEASED: LazyLock<String> = LazyLock::new(|| claim_deliveries(SELECT_LEASED, ""));
 static CLAIM_BACKLOG: LazyLock<String> = LazyLock::new(|| claim_deliveries(SELECT_BACKLOG, ", due_at = $3"));
 
 fn claim_events(order: &str) -> String {
@@ -75,11 +96,12 @@ fn claim_due_deliveries(order: &str) -> String {
 }
 
 fn claim_deliveries(due: &str, set: &str) -> String {
-    let claim = CLAIM.replace("@due", due).replace("@set", set).replace("@table", "delivery");
+    let set = format!("{set}{KEEP_LEASED_AT}");
+    let claim = CLAIM.replace("@due", due).replace("@set", &set).replace("@table", "delivery");
     let joined = "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key";
     claim
         .replace("@event", "e")
-        .replace("@columns", "t.last_error, t.event_key, t.subscription, e.status")
+        .replace("@columns", "t.last_error, t.event_key, t.subscription, e.status, t.leased_at")
         .replace("@joined", joined)
 }
 
@@ -91,9 +113,10 @@ const START_DELIVERING: &str =
 /// skips those that another process claims meanwhile. Commits asynchronously.
 const DEFER_TO_BACKLOG: &str = "
     UPDATE redrive.delivery u SET due_at = 9000000000000000, ready_at = 9000000000000000, updated_at = $1 FROM (
-      SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1
+      SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1 AND status <> -2
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL ORDER BY ready_at, key LIMIT $3) d
-    WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING u.subscription";
+    WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 AND u.status <> -2
+    RETURNING u.subscription";
 
 /// Selects the earliest ready time of one table.
 const NEXT_EVENT: &str =
@@ -221,6 +244,60 @@ pub(super) async fn claim_backlog(
     Ok(answers)
 }
 
+/// Claims leased deliveries for their consumers, in the order of the tokens.
+pub(super) async fn claim_leased(
+    shared: &Shared,
+    leases: &Leases,
+    now: Timestamp,
+    sink: &ClaimSink,
+) -> Result<Vec<Option<Claimed>>, StoreError> {
+    let (keys, secrets) = columns(&leases.tokens);
+    let names: Vec<String> = leases.names.iter().map(ToString::to_string).collect();
+    for is_retry in [false, true] {
+        let owner = shared.owner().await?;
+        let session = shared.pool.get().await?;
+        let slots: Vec<Slot> = leases.tokens.iter().map_while(|_| sink.take()).collect();
+        if slots.len() < leases.tokens.len() {
+            return Err(StoreError::Busy);
+        }
+        let claimant = Claimant { shared, session: &session, owner, now };
+        let mut taken = LEASED_DELIVERIES.take(&claimant, &[&keys, &secrets, &names], slots).await?;
+        if taken.is_empty() && !is_retry && !shared.is_registered(&session, owner).await? {
+            shared.rejoin(owner);
+            continue;
+        }
+        let of_token = |token: &LeaseToken| {
+            let is_its = |(_, claimed): &(i64, Claimed)| claimed.key.row() == token.delivery;
+            taken.iter().position(is_its).map(|index| taken.swap_remove(index).1)
+        };
+        return Ok(leases.tokens.iter().map(of_token).collect());
+    }
+    Ok(leases.tokens.iter().map(|_| None).collect())
+}
+
+/// Extends leases. Returns for each token whether its lease was extended.
+pub(super) async fn extend_leases(
+    session: &Session,
+    leases: &Leases,
+    now: Timestamp,
+    until: Timestamp,
+) -> Result<Vec<bool>, StoreError> {
+    let (keys, secrets) = columns(&leases.tokens);
+    let names: Vec<String> = leases.names.iter().map(ToString::to_string).collect();
+    let values: [&dyn Value; 5] = [&now.as_millis(), &until.as_millis(), &keys, &secrets, &names];
+    let extended = session.query(EXTEND_LEASES, &values).await?;
+    let is_extended = |token: &LeaseToken| {
+        let secret = token.secret();
+        extended.iter().any(|row| row.get::<_, i64>(0) == token.delivery && row.get::<_, &str>(1) == secret)
+    };
+    Ok(leases.tokens.iter().map(is_extended).collect())
+}
+
+/// Keys and secrets of tokens, each as one array.
+fn columns(tokens: &[LeaseToken]) -> (Vec<i64>, Vec<String>) {
+    tokens.iter().map(|token| (token.delivery, token.secret())).unzip()
+}
+
 /// Whether this process has to run crash suspects. The leader runs them, because a process that runs a suspect claims nothing
 /// else meanwhile; other processes run only those of subscriptions that the leader does not have. Suspects are the first
 /// entries of the index, so the query is cheap.
@@ -274,6 +351,7 @@ const DELIVERIES: Kind = Kind {
 };
 const SUSPECT_EVENTS: Kind = Kind { statement: || &CLAIM_SUSPECT_EVENTS, ..EVENTS };
 const SUSPECT_DELIVERIES: Kind = Kind { statement: || &CLAIM_SUSPECT_DELIVERIES, ..DELIVERIES };
+const LEASED_DELIVERIES: Kind = Kind { statement: || &CLAIM_LEASED, ..DELIVERIES };
 const BACKLOG_DELIVERIES: Kind = Kind { statement: || &CLAIM_BACKLOG, ..DELIVERIES };
 
 impl Kind {
@@ -363,7 +441,8 @@ fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let key = ClaimKey::Delivery { delivery: row.get(1), event: row.get(11) };
     let subscription = rows::subscription(row, 12);
     let again = Claimed::again(event, Some(subscription), first_at(row, now), rows::small(row, 2), key, slot);
-    Claimed { errors: rows::errors_before(row, 10), ..again }
+    let leased_at = row.get::<_, Option<i64>>(14).map(Timestamp::from_millis);
+    Claimed { errors: rows::errors_before(row, 10), leased_at, ..again }
 }
 
 fn first_at(row: &Row, now: Timestamp) -> Timestamp {

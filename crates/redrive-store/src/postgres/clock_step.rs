@@ -26,7 +26,7 @@ macro_rules! rewind {
             $table,
             " w
                  WHERE w.ready_at BETWEEN -1 AND 8999999999999999 AND w.updated_at BETWEEN t.now + 1000 AND 8999999999999999
-                 AND (w.status = 2 OR w.due_at <= w.updated_at OR w.updated_at > ",
+                 AND (w.status IN (2, -2) OR w.due_at <= w.updated_at OR w.updated_at > ",
             $was_dispatched,
             ") LIMIT $1) f
                WHERE u.key = f.key RETURNING 1)

@@ -120,7 +120,7 @@ const OVERDUE: &str = "
     SELECT (SELECT count(*) FROM redrive.event WHERE ready_at IS NOT NULL AND due_at < $1)
          + (SELECT count(*) FROM redrive.delivery WHERE ready_at IS NOT NULL AND due_at < $1)";
 
-/// Keys follow the order of publishing closely, so the smallest key is the oldest event.
+/// Keys follow the order of publishing closely, so the smallest key is the oldest event. A leased delivery is in flight until its lease ends.
 const WAITING: &str = "
     SELECT subscription, subscription IN (SELECT name FROM redrive.subscriptions), due, parked, retrying, backlogged,
       (SELECT created_at FROM redrive.event WHERE key = oldest_parked),
@@ -133,7 +133,7 @@ const WAITING: &str = "
         count(*) FILTER (WHERE due_at = 9000000000000000) AS backlogged,
         min(event_key) FILTER (WHERE status <= 0 AND due_at > $1 AND due_at < 9000000000000000) AS oldest_parked,
         min(event_key) FILTER (WHERE due_at = 9000000000000000) AS oldest_backlogged
-      FROM redrive.delivery WHERE ready_at IS NOT NULL GROUP BY subscription) AS of_one
+      FROM redrive.delivery WHERE ready_at IS NOT NULL AND (status <> -2 OR due_at <= $1) GROUP BY subscription) AS of_one
     ORDER BY waiting DESC, subscription LIMIT 100";
 
 /// Counts the work that waits, by subscription, and the part that has been due since before `overdue_before`.

@@ -19,14 +19,13 @@ use redrive_retry::fault;
 use tokio_postgres::{Error, Row};
 
 use self::columns::{BareSuccesses, Columns, LastErrors};
-use super::process_state::DECLARED_DEAD;
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::Finished;
-use crate::work::{ClaimKey, ClaimRef, Claimed, FailedAttempt, Settlement, Verdict};
+use crate::work::{ClaimKey, Claimed, FailedAttempt, Settlement, Verdict};
 
 const DONE: &str = "
     UPDATE redrive.event e SET status = 3, due_at = NULL, updated_at = u.at
@@ -48,18 +47,18 @@ const SETTLE: &str = "
       SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[], $8::text[],
         $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[], $16::text[],
-        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[], $28::text[], $36::boolean[])
+        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[], $28::text[], $36::boolean[], $37::text[])
       AS u(key, owner, token, status, due_at, at, attempt, error_json, error, failed, started_at, duration_ms, class,
-           delay_ms, record, reason, fingerprint, last_error, subscription, type, created_at, handled, detail, deferred)),
+           delay_ms, record, reason, fingerprint, last_error, subscription, type, created_at, handled, detail, deferred, lease)),
     changed AS (
       UPDATE redrive.@table e SET due_at = u.due_at, updated_at = u.at,
         status = CASE WHEN u.deferred AND e.crashes > 1 THEN -1 ELSE u.status END,
         ready_at = CASE WHEN u.deferred AND e.crashes > 1 AND u.due_at < 9000000000000000 THEN -1
-                        WHEN u.status IN (0, 2) THEN greatest(u.due_at, 0) END,
+                        WHEN u.status IN (-2, 0, 2) THEN greatest(u.due_at, 0) END,
         retry_count = least(e.retry_count, 2147483646) + (u.error IS NOT NULL)::integer, first_at = coalesce(e.first_at, u.started_at),
         last_error = CASE WHEN u.error_json IS NULL THEN e.last_error
                           WHEN e.last_error IS NULL THEN '[' || u.error_json || ']'
-                          ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END@handled
+                          ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END@own
       FROM u WHERE e.key = u.key AND e.status = 1 AND e.owner = u.owner AND e.token = u.token
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
       RETURNING e.key, e.token, e.@event_key AS event_key, e.status, e.retry_count, e.last_error, e.first_at,
@@ -96,18 +95,21 @@ const SETTLE: &str = "
 /// Only events record which subscriptions have handled them; a delivery has one subscription.
 const HANDLED: &str = ", handled = coalesce(u.handled, e.handled)";
 
+/// Only deliveries are leased.
+const LEASED: &str = ", lease = u.lease, leased_at = CASE WHEN u.lease IS NOT NULL THEN u.at END";
+
 static SETTLE_EVENTS: LazyLock<String> = LazyLock::new(|| {
     fenced(SETTLE)
         .replace("@table", "event")
         .replace("@event_key", "key")
-        .replace("@handled", HANDLED)
+        .replace("@own", HANDLED)
         .replace("@of_delivery", "false")
 });
 static SETTLE_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
     fenced(SETTLE)
         .replace("@table", "delivery")
         .replace("@event_key", "event_key")
-        .replace("@handled", "")
+        .replace("@own", LEASED)
         .replace("@of_delivery", "true")
 });
 static SETTLE_DONE: LazyLock<String> = LazyLock::new(|| fenced(DONE));
@@ -141,14 +143,6 @@ const HOW_DELIVERY_ENDED: &str = "
     SELECT CASE WHEN d.status IN (3, 4) THEN e.status ELSE d.status END
     FROM redrive.delivery d JOIN redrive.event e ON e.key = d.event_key
     WHERE d.key = $1 AND d.owner = $2 AND d.token = $3 AND d.status <> 1";
-
-/// Whether a claim is running under this fence, and its process was not declared dead.
-const HOLDS_EVENT: &str = "
-    SELECT 1 FROM redrive.event e JOIN redrive.process p ON p.key = e.owner AND p.void_until < $4
-    WHERE e.key = $1 AND e.owner = $2 AND e.token = $3 AND e.status = 1";
-const HOLDS_DELIVERY: &str = "
-    SELECT 1 FROM redrive.delivery d JOIN redrive.process p ON p.key = d.owner AND p.void_until < $4
-    WHERE d.key = $1 AND d.owner = $2 AND d.token = $3 AND d.status = 1";
 
 /// A claim and its settlement.
 pub(super) type Ended<'a> = (&'a Claimed, &'a Settlement);
@@ -235,16 +229,20 @@ fn outcomes(
                     }
                     Verdict::Done => finished.remove(&key).unwrap_or(Finished::NotYet),
                     Verdict::Dead(_) => Finished::Dead { retried: claimed.attempt > 1 },
-                    Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => Finished::NotYet,
+                    Verdict::Retry(_)
+                    | Verdict::Defer(_)
+                    | Verdict::Lease { .. }
+                    | Verdict::ReleaseSuspect(_) => Finished::NotYet,
                 },
                 ClaimKey::Delivery { event, .. } if changed_deliveries.contains(&row) => {
                     match settlement.verdict {
                         Verdict::Done | Verdict::Dead(_) => {
                             finished.remove(&event).unwrap_or(Finished::NotYet)
                         }
-                        Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => {
-                            Finished::NotYet
-                        }
+                        Verdict::Retry(_)
+                        | Verdict::Defer(_)
+                        | Verdict::Lease { .. }
+                        | Verdict::ReleaseSuspect(_) => Finished::NotYet,
                     }
                 }
                 _ => Finished::Fenced,
@@ -281,17 +279,6 @@ pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bo
         handled: if keeps { settlement.handled } else { Vec::new() },
         succeeded: if keeps { settlement.succeeded } else { Vec::new() },
     }
-}
-
-/// Returns whether a claim still belongs to this process.
-pub(super) async fn holds(session: &Session, claim: ClaimRef) -> Result<bool, StoreError> {
-    let ClaimRef { key, fence } = claim;
-    let statement = match key {
-        ClaimKey::Event(_) => HOLDS_EVENT,
-        ClaimKey::Delivery { .. } => HOLDS_DELIVERY,
-    };
-    let values: [&dyn Value; 4] = [&key.row(), &fence.owner, &fence.token, &DECLARED_DEAD];
-    Ok(session.query_first(statement, &values).await?.is_some())
 }
 
 /// Reads what became of the event after an answer was lost: `Fenced` unless this claim has settled it.

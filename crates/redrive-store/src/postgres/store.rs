@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::listen::ListenConnection;
 use super::recover::{self, Search};
 use super::write_batcher::{Append, Command};
-use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay, settle};
+use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
@@ -19,10 +19,10 @@ use crate::query::{
     SubscriptionAttempt, WaitingWork,
 };
 use crate::store::{
-    Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
-    StoreFuture, WorkQueue,
+    Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Leases, Replayed, Sealed,
+    Store, StoreFuture, WorkQueue,
 };
-use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 impl Sealed for PostgresStore {}
 
@@ -185,8 +185,19 @@ impl WorkQueue for PostgresStore {
         Box::pin(self.settle_until_done(claimed, Box::new(settlement)))
     }
 
-    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
-        Box::pin(self.read(async move |session| settle::holds(session, claim).await))
+    fn claim_leased(
+        &self,
+        leases: Leases,
+        now: Timestamp,
+        sink: ClaimSink,
+    ) -> StoreFuture<'_, Vec<Option<Claimed>>> {
+        Box::pin(
+            self.run(move |shared| async move { claim::claim_leased(&shared, &leases, now, &sink).await }),
+        )
+    }
+
+    fn extend_leases(&self, leases: Leases, now: Timestamp, until: Timestamp) -> StoreFuture<'_, Vec<bool>> {
+        Box::pin(self.read(async move |session| claim::extend_leases(session, &leases, now, until).await))
     }
 
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {

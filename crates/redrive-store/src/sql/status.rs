@@ -7,6 +7,8 @@ use crate::event::EventStatus;
 use crate::query::Stats;
 use crate::work::{Claimed, Settlement, Verdict};
 
+/// Only of deliveries: leased by a pull consumer until its due time. The column `lease` identifies the lease.
+pub(crate) const LEASED: i16 = -2;
 /// Crash suspect, not claimed: it was running at two or more crashes, and is claimed only to run in isolation.
 pub(crate) const SUSPECT: i16 = -1;
 /// Not claimed: new, deferred before any failed attempt, recovered after its first crash, or redriven.
@@ -40,6 +42,7 @@ pub(crate) fn after(claimed: &Claimed, settlement: &Settlement) -> i16 {
         Verdict::Done if settlement.split_off.is_empty() && !claimed.has_open_deliveries => DONE,
         Verdict::Done => DELIVERING,
         Verdict::Retry(_) | Verdict::ReleaseSuspect(_) => WAITING,
+        Verdict::Lease { .. } => LEASED,
         Verdict::Defer(_) if claimed.attempt > 1 => WAITING,
         Verdict::Defer(_) => PENDING,
         Verdict::Dead(_) => DEAD,

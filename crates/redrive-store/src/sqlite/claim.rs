@@ -15,7 +15,7 @@ use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::{
-    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished,
+    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished, Leases,
     MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS, StoreFuture, WorkQueue, retention_cutoff,
 };
 use crate::work::{ClaimKey, ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot, handled_before};
@@ -60,9 +60,9 @@ macro_rules! claim_events {
 macro_rules! claim_deliveries {
     ($keys:expr) => {
         concat!(
-            "UPDATE delivery SET status = 1, updated_at = ?1 WHERE key IN (",
+            "UPDATE delivery SET status = 1, updated_at = ?1, leased_at = NULL WHERE key IN (",
             $keys,
-            ") RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error"
+            ") RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error, leased_at"
         )
     };
 }
@@ -71,6 +71,23 @@ const CLAIM_EVENTS: &str = claim_events!(due!("event"));
 const CLAIM_SUSPECT_EVENTS: &str = claim_events!(suspects!("event"));
 const CLAIM_DELIVERIES: &str = claim_deliveries!(due!("delivery"));
 const CLAIM_SUSPECT_DELIVERIES: &str = claim_deliveries!(suspects!("delivery"));
+
+/// Claims deliveries whose leases have ended without an ack or a nack, earliest first.
+const CLAIM_ENDED_LEASES: &str = "
+    UPDATE delivery SET status = 1, updated_at = ?1 WHERE key IN
+    (SELECT key FROM delivery WHERE status < 3 AND status = -2 AND due_at <= ?1 ORDER BY due_at, key LIMIT ?2)
+    RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error, leased_at";
+
+/// Claims the delivery 2 for its consumer, unless the lease 3 of one of the subscriptions 4 has ended.
+const CLAIM_LEASED: &str = "
+    UPDATE delivery SET status = 1, updated_at = ?1
+    WHERE key = ?2 AND lease = ?3 AND subscription IN (SELECT value FROM json_each(?4)) AND status = -2 AND due_at > ?1
+    RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error, leased_at";
+
+/// Extends a lease of one of the subscriptions 4 to the time 5, unless it has ended.
+const EXTEND_LEASE: &str = "
+    UPDATE delivery SET due_at = ?5, updated_at = ?1
+    WHERE key = ?2 AND lease = ?3 AND subscription IN (SELECT value FROM json_each(?4)) AND status = -2 AND due_at > ?1";
 
 /// Examines only the deliveries that would be claimed next.
 const DEFER_TO_BACKLOG: &str = concat!(
@@ -81,9 +98,9 @@ const DEFER_TO_BACKLOG: &str = concat!(
 
 /// Claims from the backlog of subscription 3; the literal is that of the index.
 const CLAIM_BACKLOG: &str = "
-    UPDATE delivery SET status = 1, due_at = ?1, updated_at = ?1 WHERE key IN
+    UPDATE delivery SET status = 1, due_at = ?1, updated_at = ?1, leased_at = NULL WHERE key IN
     (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?3 ORDER BY key LIMIT ?2)
-    RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error";
+    RETURNING due_at, key, retry_count, first_at, event_key, subscription, last_error, leased_at";
 
 const READ_EVENT: &str = "
     SELECT id, type, payload, metadata, created_at, retry, status FROM event WHERE key = ?1";
@@ -97,7 +114,8 @@ const NEXT_DUE: &str = "
       SELECT min(due_at) AS due_at FROM event WHERE status < 3 AND status = 0
       UNION ALL SELECT min(due_at) FROM event WHERE status < 3 AND status = 2
       UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 0
-      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 2)";
+      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 2
+      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = -2)";
 
 const HAS_SUSPECTS: &str = "
     SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1
@@ -114,7 +132,11 @@ impl WorkQueue for SqliteStore {
             // The clock may have been set while the command waited, and the due times have moved with it.
             let now = now.shifted(clock.offset_ms() - offset_ms);
             let before = pending.claimed.len();
-            for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
+            for (kind, statement) in [
+                (Kind::Delivery, CLAIM_ENDED_LEASES),
+                (Kind::Delivery, CLAIM_DELIVERIES),
+                (Kind::Event, CLAIM_EVENTS),
+            ] {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
                 claim_rows(connection, kind, statement, None, now, slots, &mut pending.claimed)?;
             }
@@ -195,6 +217,34 @@ impl WorkQueue for SqliteStore {
                 Ok(BacklogClaimed { claimed: pending.claimed.len() - before, may_be_more: found == free })
             };
             requests.iter().map(claim).collect()
+        }))
+    }
+
+    fn claim_leased(
+        &self,
+        leases: Leases,
+        now: Timestamp,
+        sink: ClaimSink,
+    ) -> StoreFuture<'_, Vec<Option<Claimed>>> {
+        let (clock, offset_ms) = (self.clock.clone(), self.clock.offset_ms());
+        Box::pin(self.writer.run_unsynced(move |connection| {
+            let now = now.shifted(clock.offset_ms() - offset_ms);
+            claim_leased(connection, &leases, now, &sink)
+        }))
+    }
+
+    fn extend_leases(&self, leases: Leases, now: Timestamp, until: Timestamp) -> StoreFuture<'_, Vec<bool>> {
+        let (clock, offset_ms) = (self.clock.clone(), self.clock.offset_ms());
+        Box::pin(self.writer.run_unsynced(move |connection| {
+            let shift_ms = clock.offset_ms() - offset_ms;
+            let (now, until) = (now.shifted(shift_ms).as_millis(), until.shifted(shift_ms).as_millis());
+            let names = serde_json::to_string(&leases.names).expect("names always serialise");
+            let mut extend = connection.prepare_cached(EXTEND_LEASE)?;
+            let each = leases.tokens.iter().map(|token| {
+                let lease = params![now, token.delivery, token.secret(), names, until];
+                Ok(extend.execute(lease)? == 1)
+            });
+            each.collect()
         }))
     }
 
@@ -287,6 +337,31 @@ fn claim_rows(
     Ok(count)
 }
 
+/// Claims leased deliveries for their consumers, in the order of the tokens.
+fn claim_leased(
+    connection: &Connection,
+    leases: &Leases,
+    now: Timestamp,
+    sink: &ClaimSink,
+) -> Result<Vec<Option<Claimed>>, StoreError> {
+    let slots = take_slots(Some(sink), leases.tokens.len());
+    if slots.len() < leases.tokens.len() {
+        return Err(StoreError::Busy);
+    }
+    let names = serde_json::to_string(&leases.names).expect("names always serialise");
+    let mut claim = connection.prepare_cached(CLAIM_LEASED)?;
+    let mut claimed = Vec::with_capacity(slots.len());
+    for (token, slot) in leases.tokens.iter().zip(slots) {
+        let lease = params![now.as_millis(), token.delivery, token.secret(), names];
+        let mut found = claim.query(lease)?;
+        claimed.push(match found.next()? {
+            Some(row) => Some(read_claim(connection, Kind::Delivery, row, now, slot)?),
+            None => None,
+        });
+    }
+    Ok(claimed)
+}
+
 /// Converts one row to a claim.
 fn read_claim(
     connection: &Connection,
@@ -311,7 +386,8 @@ fn read_claim(
         }
         let key = ClaimKey::Delivery { delivery: key, event: event_key };
         let again = Claimed::again(event, subscription, first_at, retry_count, key, slot);
-        return Ok(Claimed { errors: rows::errors_before(row, 6)?, ..again });
+        let leased_at = row.get::<_, Option<i64>>(7)?.map(Timestamp::from_millis);
+        return Ok(Claimed { errors: rows::errors_before(row, 6)?, leased_at, ..again });
     }
     let event = Arc::new(rows::stored_event(row, 4)?);
     let has_open_deliveries = row.get(10)?;
@@ -344,6 +420,9 @@ mod tests {
             CLAIM_SUSPECT_EVENTS,
             CLAIM_DELIVERIES,
             CLAIM_SUSPECT_DELIVERIES,
+            CLAIM_ENDED_LEASES,
+            CLAIM_LEASED,
+            EXTEND_LEASE,
             CLAIM_BACKLOG,
             NEXT_DUE,
             HAS_SUSPECTS,
@@ -357,7 +436,9 @@ mod tests {
             let mut rows = explain.raw_query();
             while let Some(row) = rows.next().unwrap() {
                 let step: String = row.get(3).unwrap();
-                let is_scan = step.starts_with("SCAN") && !step.starts_with("SCAN (subquery");
+                // A subquery, or the names that the caller passed, is no table of events.
+                let is_table = !step.starts_with("SCAN (subquery") && !step.starts_with("SCAN json_each");
+                let is_scan = step.starts_with("SCAN") && is_table;
                 assert!(!is_scan && !step.contains("TEMP B-TREE"), "{query}: {step}");
             }
         }

@@ -44,6 +44,9 @@ fn shift(connection: &Connection, before: Timestamp, step_ms: i64) -> Result<(),
         );
         connection.prepare_cached(&open)?.execute([step_ms, before.as_millis()])?;
     }
+    let leased_at = moved("leased_at", "?1");
+    let leases = format!("UPDATE delivery SET {leased_at} WHERE status < 3 AND status = -2");
+    connection.prepare_cached(&leases)?.execute([step_ms])?;
     connection
         .prepare_cached(&format!("UPDATE idempotency SET {until}, {updated_at}"))?
         .execute([step_ms])?;

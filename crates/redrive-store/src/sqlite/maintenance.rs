@@ -77,7 +77,7 @@ const OVERDUE: &str = "
     SELECT (SELECT count(*) FROM event WHERE status < 3 AND status <> 1 AND due_at < ?1)
          + (SELECT count(*) FROM delivery WHERE status < 3 AND status <> 1 AND due_at < ?1)";
 
-/// Keys follow the order of publishing closely, so the smallest key is the oldest event.
+/// Keys follow the order of publishing closely, so the smallest key is the oldest event. A leased delivery is in flight until its lease ends.
 const WAITING: &str = "
     SELECT subscription, subscription IN (SELECT name FROM subscriptions), due, parked, retrying, backlogged,
       (SELECT created_at FROM event WHERE key = oldest_parked), (SELECT created_at FROM event WHERE key = oldest_backlogged)
@@ -89,7 +89,7 @@ const WAITING: &str = "
         count(*) FILTER (WHERE due_at = 9000000000000000) AS backlogged,
         min(event_key) FILTER (WHERE status <= 0 AND due_at > ?1 AND due_at < 9000000000000000) AS oldest_parked,
         min(event_key) FILTER (WHERE due_at = 9000000000000000) AS oldest_backlogged
-      FROM delivery WHERE status < 3 AND status <> 1 GROUP BY subscription)
+      FROM delivery WHERE status < 3 AND status <> 1 AND (status <> -2 OR due_at <= ?1) GROUP BY subscription)
     ORDER BY waiting DESC, subscription LIMIT 100";
 
 /// Counts the work that waits, by subscription, and the part that has been due since before `overdue_before`.

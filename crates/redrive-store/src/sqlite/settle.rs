@@ -63,6 +63,8 @@ const SPLIT_OFF: &str = "
     updated_at = excluded.updated_at, retry_count = excluded.retry_count, last_error = excluded.last_error,
     first_at = excluded.first_at WHERE delivery.status = 3";
 
+const SET_LEASE: &str = "UPDATE delivery SET lease = ?2, leased_at = ?3 WHERE key = ?1";
+
 const SET_HANDLED: &str = "UPDATE event SET handled = ?2 WHERE key = ?1";
 
 /// Appends the error ?2 to the JSON array of errors. Text that was changed by hand and is no array becomes its first element.
@@ -228,6 +230,11 @@ pub(super) fn settle(
     record_attempts(connection, event_key, claimed, settlement)?;
     if let (ClaimKey::Event(_), Some(handled)) = (claimed.key, claimed.handled_by_now(settlement)) {
         connection.prepare_cached(SET_HANDLED)?.execute(params![key, handled])?;
+    }
+    if let (ClaimKey::Delivery { delivery, .. }, Verdict::Lease { token, .. }) =
+        (claimed.key, &settlement.verdict)
+    {
+        connection.prepare_cached(SET_LEASE)?.execute(params![delivery, token.secret(), now])?;
     }
     for (subscription, until) in &settlement.split_off {
         let row = params![event_key, subscription.as_str(), until.to_sql_millis(), now];

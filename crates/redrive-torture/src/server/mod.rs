@@ -258,9 +258,8 @@ fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
                     ask(world.server, "POST", &path("ack"), "", &json!({"leases": leases}).to_string())
                 }
             };
-            // 421: leased by the previous server process.
             if let Ok((status, answer)) = said
-                && !matches!(status, 200 | 421 | 503)
+                && !matches!(status, 200 | 503)
             {
                 world.complain(format!("a consumer was told {status} {answer}"));
             }

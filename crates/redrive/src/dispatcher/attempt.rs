@@ -1,28 +1,27 @@
 //! One call of one handler, with its timeout, trace context and panic guard.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use redrive_retry::{Failure, RetryPolicy};
 use redrive_store::Claimed;
 
 use crate::core::Core;
-use crate::event::Event;
+use crate::event::{Event, Recorded};
 use crate::handler::catch_panic;
 use crate::lock::lock;
-use crate::settle_waiters::HeldClaim;
 use crate::subscription::Subscription;
 use crate::trace::CURRENT;
 
-/// Calls a handler and returns its result with the detail that it recorded.
+/// Calls a handler and returns its result, with what it recorded beside.
 pub(super) async fn call_handler(
     core: &Core,
     claimed: &Claimed,
     subscription: &Subscription,
     policy: &RetryPolicy,
-) -> (Result<(), Failure>, Option<String>) {
-    let detail = Arc::<Mutex<Option<String>>>::default();
+) -> (Result<(), Failure>, Recorded) {
+    let recorded = Arc::default();
     let timeout =
         policy.attempt_timeout().map_or(subscription.timeout, |limit| limit.min(subscription.timeout));
     let event = Event {
@@ -33,8 +32,7 @@ pub(super) async fn call_handler(
         max_attempts: policy.max_attempts(),
         deadline: core.clock.steady() + timeout,
         clock: core.clock.clone(),
-        detail: Arc::clone(&detail),
-        claim: HeldClaim::new(claimed.reference(), &core.settle_waiters),
+        recorded: Arc::clone(&recorded),
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // The handler is called inside the guarded future: a panic before its first await is caught as well.
@@ -52,9 +50,11 @@ pub(super) async fn call_handler(
         result = handling => result.flatten(),
         () = core.clock.sleep(timeout) => Err(Failure::timeout(timeout)),
     };
-    let took = began.elapsed();
-    core.counters.handled(took);
-    subscription.counters.handled(took);
-    let detail = lock(&detail).take();
-    (result, detail)
+    let recorded = std::mem::take(&mut *lock(&recorded));
+    if recorded.handover.is_none() {
+        let took = began.elapsed();
+        core.counters.handled(took);
+        subscription.counters.handled(took);
+    }
+    (result, recorded)
 }

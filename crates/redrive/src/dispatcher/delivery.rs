@@ -12,15 +12,18 @@ use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp, fault};
 use redrive_store::{
-    Claimed, Due, FailedAttempt, Finished, Settlement, StoreError, SubscriptionName, SucceededAttempt,
-    Verdict,
+    Claimed, Due, FailedAttempt, Finished, LeaseToken, Leases, Settlement, StoreError, SubscriptionName,
+    SucceededAttempt, Verdict,
 };
+use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
 use crate::admission::{Admission, AdmissionRequest, AttemptPermit, Refusal};
 use crate::core::{Core, Isolation};
 use crate::error::BusError;
+use crate::event::Recorded;
 use crate::handler::catch_panic;
+use crate::handover::{GivenBack, Grant, Handover};
 use crate::subscription::Subscription;
 
 use super::attempt::call_handler;
@@ -31,7 +34,7 @@ use super::routing::{matching, remote};
 use super::span;
 use super::unhandled::settle_unrun;
 
-/// Handlers that succeeded in this attempt.
+/// Handlers that succeeded in this attempt, and the consumer that took the event.
 #[derive(Default)]
 struct Succeeded {
     /// Idempotent subscriptions, which further attempts leave out.
@@ -40,13 +43,14 @@ struct Succeeded {
     attempts: Vec<SucceededAttempt>,
     /// Other handlers that run again if a later one of the same event fails, with the steady time of their success.
     again: Vec<(Arc<Subscription>, Timestamp)>,
+    /// The consumer that waits for the lease of this delivery.
+    consumer: Option<(LeaseToken, oneshot::Sender<LeaseToken>)>,
 }
 
 /// Runs one delivery and settles it.
 pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span::of(&claimed);
-    let _close = core.settle_waiters.close_on_drop(claimed.reference());
     let began = Instant::now();
     // Outside of the guarded future: successes count even if later code panics.
     let mut succeeded = Succeeded::default();
@@ -56,23 +60,79 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
     let settlement = decided.unwrap_or_else(|panic| after_panic(&core, &claimed, &panic));
     let settlement = Settlement { handled: succeeded.handled, succeeded: succeeded.attempts, ..settlement };
     span::record(&span, &settlement, began.elapsed());
-    settle(&core, claimed, settlement, &span).await;
+    let name = claimed.subscription.clone();
+    let settled = settle(&core, claimed, settlement, &span).await;
+    if let (Some((token, consumer)), Some(name)) = (succeeded.consumer, name) {
+        grant(core, name, token, consumer, settled.is_ok_and(|finished| finished == Finished::NotYet)).await;
+    }
+}
+
+/// Passes the token of a stored lease on to the consumer. If that has left meanwhile, the delivery returns to the backlog.
+async fn grant(
+    core: Arc<Core>,
+    name: SubscriptionName,
+    token: LeaseToken,
+    consumer: oneshot::Sender<LeaseToken>,
+    is_stored: bool,
+) {
+    if is_stored && consumer.send(token).is_err() {
+        let (leases, now) = (Leases { names: vec![name], tokens: vec![token] }, core.clock.now());
+        match core.store.claim_leased(leases, now, core.lease_sink.clone()).await {
+            Ok(claimed) => {
+                for claimed in claimed.into_iter().flatten() {
+                    let _ = end_lease(Arc::clone(&core), claimed, Err(Failure::new(GivenBack))).await; // logged
+                }
+            }
+            Err(error) => {
+                tracing::warn!(target: "redrive::dispatcher", %error, "a lease without a consumer stays until its end");
+            }
+        }
+    }
+}
+
+/// Settles a leased delivery with the result of its consumer.
+pub(super) async fn end_lease(
+    core: Arc<Core>,
+    claimed: Claimed,
+    result: Result<(), Failure>,
+) -> Result<Finished, StoreError> {
+    let span = span::of(&claimed);
+    let began = Instant::now();
+    let running = consumed(&core, &claimed, result).instrument(span.clone());
+    let settlement =
+        catch_panic(pin!(running)).await.unwrap_or_else(|panic| after_panic(&core, &claimed, &panic));
+    span::record(&span, &settlement, began.elapsed());
+    settle(&core, claimed, settlement, &span).await
+}
+
+/// The settlement of a leased delivery: as its consumer says, whatever the subscriptions of this process are.
+async fn consumed(core: &Core, claimed: &Claimed, result: Result<(), Failure>) -> Settlement {
+    let matching = matching(core, claimed.subscription.as_ref(), &claimed.event.event_type);
+    let policy = effective_policy(core, claimed, &matching);
+    let run = Run { core, claimed, isolation: Isolation::Concurrent, policy: &policy };
+    match matching.first() {
+        Some(subscription) => run.settle_lease(subscription, result),
+        // Unsubscribed a moment ago.
+        None if result.is_ok() => settlement(core, Verdict::Done),
+        None => settlement(core, Verdict::Defer(Due::At(core.clock.now()))),
+    }
 }
 
 /// Stores the result. Then wakes the backlog loop, and the publisher if the event is finished.
-async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Span) {
+async fn settle(
+    core: &Core,
+    claimed: Claimed,
+    settlement: Settlement,
+    span: &Span,
+) -> Result<Finished, StoreError> {
     let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
-    let claim = claimed.reference();
     let backlogged = backlogged(&claimed, &settlement);
     let (is_whole, verdict) = (claimed.subscription.is_none(), settlement.verdict.clone());
     let settled = core.store.settle(claimed, settlement).await;
     for name in backlogged {
         core.deferred_to_backlog(&name);
     }
-    if let Ok(finished) = settled {
-        core.settle_waiters.answer(claim, Ok(finished));
-    }
-    match settled {
+    match &settled {
         Ok(Finished::NotYet) => match verdict {
             Verdict::Retry(_) if is_whole => {} // the publisher waits for the backoff
             // It waits for a subscription that no process has registered.
@@ -85,16 +145,16 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
             core.release_publisher_if_parked(id).await;
         }
         Ok(finished) => {
-            core.counters.finished(&event_type, finished);
+            core.counters.finished(&event_type, *finished);
             core.waiters.release(id);
         }
         // The delivery stays claimed and the next start recovers it: one redelivery, no loss.
         Err(error) => {
             tracing::error!(target: "redrive::dispatcher", parent: span, event_id = %id, %error, "could not settle");
             core.waiters.abandon(id);
-            core.settle_waiters.answer(claim, Err(error));
         }
     }
+    settled
 }
 
 /// The subscriptions whose backlog this settlement extends.
@@ -130,11 +190,15 @@ async fn run_handlers(
         return settlement;
     }
     let policy = effective_policy(core, claimed, &matching);
+    let run = Run { core, claimed, isolation, policy: &policy };
+    if let (Some(leased_at), [subscription]) = (claimed.leased_at, matching.as_slice()) {
+        let timeout = Failure::timeout(core.clock.now().since(leased_at));
+        return run.settle_lease(subscription, Err(timeout));
+    }
     if claimed.attempt > policy.max_attempts() {
         // A crash ended every attempt.
         return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
     }
-    let run = Run { core, claimed, isolation, policy: &policy };
     // The retry of a whole event is counted once, at its first handler call.
     let (mut split_off, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
     for subscription in &matching {
@@ -156,6 +220,7 @@ async fn run_handlers(
         }
         match run.call(subscription, permit, succeeded).await {
             CallResult::Succeeded => {}
+            CallResult::HandedOver(grant) => return lease(core, claimed, grant, succeeded),
             CallResult::Deferred(due) => split_off.push((subscription.name.clone(), due)),
             CallResult::Failed(failed) => {
                 succeeded.expect_again(claimed);
@@ -182,7 +247,9 @@ struct Run<'a> {
 /// Result of one handler call.
 enum CallResult {
     Succeeded,
-    /// Snoozed by the handler or given back by a pull queue: due again at this time, no attempt charged.
+    /// Taken by the consumer of a pull queue.
+    HandedOver(Grant),
+    /// Snoozed by the handler, or no consumer of a pull queue takes it: due again at this time, no attempt charged.
     Deferred(Due),
     Failed(FailedCall),
 }
@@ -222,19 +289,61 @@ impl Run<'_> {
         let Run { core, claimed, policy, .. } = *self;
         let started_at = core.clock.now();
         permit.attempt_made();
-        let (result, detail) = call_handler(core, claimed, subscription, policy).await;
+        let (result, Recorded { detail, handover }) = call_handler(core, claimed, subscription, policy).await;
+        match handover {
+            None => {}
+            Some(Handover::Accepted(grant)) => {
+                permit.handed_over(core.store.as_ref()).await;
+                return CallResult::HandedOver(grant);
+            }
+            Some(Handover::GivenBack) => {
+                drop(permit);
+                return CallResult::Deferred(self.deferred(subscription, Due::Backlog));
+            }
+        }
         let Err(failure) = result else {
             succeeded.record(core, claimed, subscription, permit, started_at, detail).await;
             return CallResult::Succeeded;
         };
         if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
-            Admission::count_deferral(core, &subscription.counters, due, 1);
-            core.waiters.set_snoozed(claimed.event.id, &subscription.name, due != Due::Backlog);
-            return CallResult::Deferred(due);
+            return CallResult::Deferred(self.deferred(subscription, due));
         }
         let class = report_failure(core, permit, policy, &failure).await;
         CallResult::Failed(FailedCall { failure, class, started_at, detail })
+    }
+
+    /// Counts a delivery that is deferred until this time, no attempt charged.
+    fn deferred(&self, subscription: &Subscription, due: Due) -> Due {
+        Admission::count_deferral(self.core, &subscription.counters, due, 1);
+        self.core.waiters.set_snoozed(self.claimed.event.id, &subscription.name, due != Due::Backlog);
+        due
+    }
+
+    /// Settles the delivery of a pull subscription after its lease, with the result of the consumer or as a timeout.
+    fn settle_lease(&self, subscription: &Subscription, result: Result<(), Failure>) -> Settlement {
+        let Run { core, claimed, policy, .. } = *self;
+        let started_at = claimed.leased_at.unwrap_or(claimed.started_at);
+        let failure = match result {
+            Err(failure) => failure,
+            Ok(()) => {
+                self.count_handled(subscription, started_at);
+                subscription.counters.done(1);
+                return settlement(core, Verdict::Done);
+            }
+        };
+        if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
+            return settlement(core, Verdict::Defer(self.deferred(subscription, due)));
+        }
+        self.count_handled(subscription, started_at);
+        let class = policy.rules().class_of(&failure);
+        self.settle_failure(subscription, FailedCall { failure, class, started_at, detail: None }, Vec::new())
+    }
+
+    fn count_handled(&self, subscription: &Subscription, started_at: Timestamp) {
+        let took = self.core.clock.now().since(started_at);
+        self.core.counters.handled(took);
+        subscription.counters.handled(took);
     }
 
     /// Decides between retry and dead letter after a failed call, and logs and counts the attempt.
@@ -292,6 +401,17 @@ impl Succeeded {
             duration_ms: millis_between(started_at, core.clock.now()),
             detail,
         }));
+    }
+}
+
+/// Leases a delivery to the consumer that takes it, or returns it to the backlog if that has left.
+fn lease(core: &Core, claimed: &Claimed, grant: Grant, succeeded: &mut Succeeded) -> Settlement {
+    match claimed.new_lease().filter(|_| !grant.consumer.is_closed()) {
+        None => settlement(core, Verdict::Defer(Due::Backlog)),
+        Some(token) => {
+            succeeded.consumer = Some((token, grant.consumer));
+            settlement(core, Verdict::Lease { token, until: grant.until })
+        }
     }
 }
 

@@ -14,6 +14,9 @@
 //! ended (it waits at most a minute for them). A suspect whose handlers only call another process returns to the queue without an
 //! attempt.
 //!
+//! The handler of a pull queue passes the event on to a consumer, and the delivery is settled as leased. `leases` claims it again for the
+//! ack or nack of the consumer; after the end of the lease, the claim loop does.
+//!
 //! `heartbeat_loop` renews leases, `maintenance_loop` runs the store's own tasks, and `sync_shared_state` exchanges counts with other
 //! processes.
 
@@ -21,6 +24,7 @@ mod attempt;
 mod backlog;
 mod cluster_sync;
 mod delivery;
+mod leases;
 mod outcome;
 mod routing;
 mod span;
@@ -38,6 +42,7 @@ use crate::core::{Core, Isolation, Phase};
 
 pub(crate) use self::backlog::backlog_loop;
 pub(crate) use self::cluster_sync::sync_shared_state;
+pub(crate) use self::leases::end_leases;
 pub(crate) use self::outcome::log_recovered;
 pub(crate) use self::wall_clock::follow_wall_clock;
 

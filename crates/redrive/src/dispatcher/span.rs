@@ -52,6 +52,7 @@ pub(super) fn record(span: &Span, settlement: &Settlement, took: Duration) {
             Verdict::Done => "done",
             Verdict::Retry(_) => "retry",
             Verdict::Defer(_) => "deferred",
+            Verdict::Lease { .. } => "leased",
             Verdict::ReleaseSuspect(_) => "released",
             Verdict::Dead(_) => "dead",
         },

@@ -41,7 +41,6 @@ pub(super) const KINDS: &[Kind] = &[
     kind("in_progress", 409, "The same request is in flight", "a request with this key is in flight: wait, then send it again"),
     kind("too_large", 413, "The request is too large", "a body of more than 65536 bytes is not read: send less at once"),
     kind("unsupported_media_type", 415, "The content type is not supported", "say what the body is: send the header `content-type: application/json`"),
-    kind("misdirected", 421, "The leases belong to another server", "another server granted these leases, or this one before a restart: ask the server that granted them, or let them end"),
     kind("other_payload", 422, "The idempotency key belongs to another request", "this key was used for another request: use a new key, or send exactly what was sent before"),
     kind("reserved_type", 422, "The event type is reserved", "types that begin with `redrive.` are published by the server alone: use another type"),
     kind("rate_limited", 429, "Too many requests", "the rate limit of this token asks is exceeded: wait as `retry-after` says"),

@@ -36,7 +36,7 @@ impl BareSuccesses {
 columns! {
     /// The parameters of all other settlements.
     #[derive(Default)]
-    struct Columns, 36:
+    struct Columns, 37:
     keys: Vec<i64>,
     owners: Vec<i64>,
     tokens: Vec<i64>,
@@ -73,6 +73,7 @@ columns! {
     succeeded_duration_ms: Vec<i64>,
     succeeded_detail: Vec<String>,
     deferred: Vec<bool>,
+    lease: Vec<Option<String>>,
 }
 
 impl Columns {
@@ -96,6 +97,10 @@ impl Columns {
         self.at.push(settlement.at.as_millis());
         self.attempt.push(attempt);
         self.deferred.push(matches!(settlement.verdict, Verdict::Defer(_)));
+        self.lease.push(match &settlement.verdict {
+            Verdict::Lease { token, .. } => Some(token.secret()),
+            _ => None,
+        });
 
         let failure = settlement.failure.as_ref();
         self.error_json.push(failure.map(|failure| nul_escape::json_string(&failure.error)));

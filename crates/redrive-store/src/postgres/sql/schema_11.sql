@@ -1,4 +1,4 @@
--- Version 11: failed attempts, failure groups and the retry queue.
+-- Version 11: failed attempts, failure groups, leases and the retry queue.
 --
 -- The failed attempts of an event are its rows in `attempt`, whether the event is tracked as one, was parked, or is tracked for each
 -- subscription. The view counts them. `event.retry_count` and `event.last_error` concern attempts of the whole event only: they
@@ -39,6 +39,12 @@ SELECT
    FROM redrive.dead_letter d WHERE d.event_key = e.key) AS dlq_at,
   to_char(to_timestamp(e.due_at / 1000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AS due_at
 FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key;
+
+-- A delivery that a pull consumer has leased; its due time is the end of the lease.
+-- status of a delivery, in addition: -2 leased
+ALTER TABLE redrive.delivery
+  ADD COLUMN lease text,       -- identifies the lease
+  ADD COLUMN leased_at bigint; -- when the lease began
 
 -- Earlier versions left NULL where an event was deferred or redriven. An event that was dispatched has a list, possibly empty.
 UPDATE redrive.event e SET handled = '[]' WHERE handled IS NULL AND status IN (-1, 0, 1, 2)

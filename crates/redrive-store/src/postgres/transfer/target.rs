@@ -41,7 +41,7 @@ const ASSIGN: &str = "UPDATE redrive.@table SET owner = $1 WHERE status = 1";
 const RELEASE: &str = "
     UPDATE redrive.@table
     SET ready_at = CASE WHEN status = -1 AND due_at < 9000000000000000 THEN -1 ELSE greatest(due_at, 0) END
-    WHERE status IN (-1, 0, 2)";
+    WHERE status IN (-2, -1, 0, 2)";
 
 pub(super) struct Target {
     session: Session,

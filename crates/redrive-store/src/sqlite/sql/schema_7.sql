@@ -1,4 +1,4 @@
--- Version 7: failed attempts, failure groups and the retry queue.
+-- Version 7: failed attempts, failure groups, leases and the retry queue.
 --
 -- The failed attempts of an event are its rows in `attempt`, whether the event is tracked as one, was parked, or is tracked for each
 -- subscription. The view counts them. `event.retry_count` and `event.last_error` concern attempts of the whole event only: they
@@ -41,6 +41,11 @@ SELECT
   (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(dlq_at) / 1000.0, 'unixepoch') FROM dead_letter WHERE event_key = event.key) AS dlq_at,
   strftime('%Y-%m-%dT%H:%M:%fZ', due_at / 1000.0, 'unixepoch') AS due_at
 FROM event;
+
+-- A delivery that a pull consumer has leased; its due time is the end of the lease.
+-- status of a delivery, in addition: -2 leased
+ALTER TABLE delivery ADD COLUMN lease TEXT;        -- identifies the last lease; it counts only while the delivery is leased
+ALTER TABLE delivery ADD COLUMN leased_at INTEGER; -- when that lease began
 
 -- Earlier versions left NULL where an event was deferred or redriven. An event that was dispatched has a list, possibly empty.
 UPDATE event SET handled = '[]' WHERE handled IS NULL AND status < 3
