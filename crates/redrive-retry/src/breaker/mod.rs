@@ -11,16 +11,16 @@
 //! [`Breaker`] is plain state with the time passed in: no clock and no lock.
 //! [`CircuitBreaker`] wraps it for concurrent callers and hands out permits that release themselves on drop.
 
+mod concurrent;
 mod config;
-mod shared;
 mod window;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::concurrent::{BreakerPermit, CircuitBreaker};
 pub use self::config::{BreakerConfig, BreakerConfigBuilder, BreakerError};
-pub use self::shared::{BreakerPermit, CircuitBreaker};
 pub use self::window::{CallCounts, CallWindow};
 use crate::fault;
 use crate::timestamp::Timestamp;
