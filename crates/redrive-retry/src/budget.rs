@@ -124,33 +124,6 @@ impl RetryBudget {
         }
     }
 
-    /// Creates an empty bucket that refills from `now` on.
-    pub fn empty(config: BudgetConfig, now: Timestamp) -> Self {
-        RetryBudget {
-            tokens: AtomicU64::new(0),
-            refilled_at: AtomicI64::new(now.as_millis()),
-            ..RetryBudget::new(config)
-        }
-    }
-
-    /// Scales capacity and steady refill down to the configured values divided by `divisor`. Tokens beyond the capacity are lost.
-    pub fn scale_down(&self, now: Timestamp, divisor: u32) {
-        self.refill(now); // up to now at the previous scale
-        self.divisor.store(divisor.max(1), Ordering::Release);
-        self.tokens.fetch_min(self.capacity(), Ordering::AcqRel);
-    }
-
-    /// Fills the bucket up to its capacity.
-    pub fn fill(&self) {
-        self.tokens.store(self.capacity(), Ordering::Release);
-    }
-
-    /// Moves the last refill by milliseconds, after the clock that `now` comes from was set by as many.
-    pub fn shift(&self, step_ms: i64) {
-        let moved = |at: i64| (at != i64::MIN).then(|| at.saturating_add(step_ms));
-        let _ = self.refilled_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
-    }
-
     /// Number of saved retries as of the last refill.
     pub fn left(&self) -> u32 {
         u32::try_from(self.tokens.load(Ordering::Acquire) / TOKEN).unwrap_or(u32::MAX)
@@ -175,11 +148,6 @@ impl RetryBudget {
     /// Gives back a withdrawn retry that was not made.
     pub fn refund(&self) {
         self.pay_in(TOKEN);
-    }
-
-    /// Milliseconds that the steady refill takes for one retry; `None` without a steady refill.
-    pub fn refill_interval_ms(&self) -> Option<u64> {
-        TOKEN.checked_div(self.refill_per_millisecond())
     }
 
     /// Capacity in units. At least one retry: a smaller one would never allow any.
@@ -225,6 +193,43 @@ impl RetryBudget {
         let per_millisecond = self.refill_per_millisecond();
         let missing = TOKEN - tokens.min(TOKEN);
         (per_millisecond > 0).then(|| now.plus_millis(missing.div_ceil(per_millisecond).max(1)))
+    }
+}
+
+/// For the crates of Redrive, which divide one budget among processes and follow a clock that is set; not covered by the stability
+/// promise.
+#[doc(hidden)]
+impl RetryBudget {
+    /// Creates an empty bucket that refills from `now` on.
+    pub fn empty(config: BudgetConfig, now: Timestamp) -> Self {
+        RetryBudget {
+            tokens: AtomicU64::new(0),
+            refilled_at: AtomicI64::new(now.as_millis()),
+            ..RetryBudget::new(config)
+        }
+    }
+
+    /// Scales capacity and steady refill down to the configured values divided by `divisor`. Tokens beyond the capacity are lost.
+    pub fn scale_down(&self, now: Timestamp, divisor: u32) {
+        self.refill(now); // up to now at the previous scale
+        self.divisor.store(divisor.max(1), Ordering::Release);
+        self.tokens.fetch_min(self.capacity(), Ordering::AcqRel);
+    }
+
+    /// Fills the bucket up to its capacity.
+    pub fn fill(&self) {
+        self.tokens.store(self.capacity(), Ordering::Release);
+    }
+
+    /// Moves the last refill by milliseconds, after the clock that `now` comes from was set by as many.
+    pub fn shift(&self, step_ms: i64) {
+        let moved = |at: i64| (at != i64::MIN).then(|| at.saturating_add(step_ms));
+        let _ = self.refilled_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved);
+    }
+
+    /// Milliseconds that the steady refill takes for one retry; `None` without a steady refill.
+    pub fn refill_interval_ms(&self) -> Option<u64> {
+        TOKEN.checked_div(self.refill_per_millisecond())
     }
 }
 

@@ -1,8 +1,9 @@
 //! [`Clock`] and [`VirtualTime`]: injected time, so that tests of backoff, breakers and leases never sleep.
 
 mod virtual_time;
+pub(crate) mod wall_watch;
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -50,9 +51,6 @@ enum Reading {
     /// Steady time plus milliseconds. All clones share them.
     Anchored(Arc<AtomicI64>),
 }
-
-/// Interval at which a clock is compared with the wall clock.
-const WALL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Clock {
     /// System wall clock with tokio's timers.
@@ -146,15 +144,6 @@ impl Clock {
         self.wall().as_millis().saturating_sub(self.now().as_millis())
     }
 
-    /// Begins to watch the wall clock.
-    pub fn watch_wall(&self) -> WallWatch {
-        let steps = match &self.source {
-            Source::System | Source::WallAhead(_) => 0,
-            Source::Virtual(time) => time.wall_steps(),
-        };
-        WallWatch { clock: self.clone(), steps }
-    }
-
     /// Waits for `duration`. With the system clock it must be polled inside a tokio runtime with timers.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
@@ -191,24 +180,6 @@ fn system_steady() -> Timestamp {
     static ORIGIN: LazyLock<(Timestamp, Instant)> =
         LazyLock::new(|| (SystemTime::now().into(), Instant::now()));
     ORIGIN.0 + ORIGIN.1.elapsed()
-}
-
-/// Waits for the times at which a clock is to be compared with the wall clock; see [`Clock::watch_wall`].
-#[derive(Debug)]
-pub struct WallWatch {
-    clock: Clock,
-    /// Steps of a virtual wall clock that were reported.
-    steps: u64,
-}
-
-impl WallWatch {
-    /// Waits for half a second; in virtual time, until the wall clock is set.
-    pub async fn next_check(&mut self) {
-        let Source::Virtual(time) = &self.clock.source else {
-            return tokio::time::sleep(WALL_CHECK_INTERVAL).await;
-        };
-        poll_fn(|cx| time.poll_wall_steps(&mut self.steps, cx)).await;
-    }
 }
 
 pin_project! {

@@ -17,6 +17,8 @@ mod hex;
 pub mod http;
 pub mod idempotency;
 mod identity;
+#[doc(hidden)]
+pub mod internal;
 mod jitter;
 mod macros;
 pub mod manager;
@@ -29,7 +31,7 @@ mod timestamp;
 pub use category::Category;
 pub use class::{Classify, FailureClass};
 #[doc(inline)]
-pub use clock::{Clock, VirtualTime, WallWatch};
+pub use clock::{Clock, VirtualTime};
 pub use failure::{BoxError, ClassifyError, ClassifyResult, Failure};
 #[doc(inline)]
 pub use manager::{

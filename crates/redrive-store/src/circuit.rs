@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_retry::breaker::CallCounts;
+use redrive_retry::internal::CallCounts;
 
 use crate::event::SubscriptionName;
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_retry::breaker::CallCounts;
+use redrive_retry::internal::CallCounts;
 use redrive_store::traits::*;
 use redrive_store::{CircuitReport, CircuitState, CircuitView, PostgresStore, Store, SubscriptionName};
 

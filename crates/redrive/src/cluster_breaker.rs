@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_retry::breaker::{BreakerConfig, CallCounts, CallWindow};
+use redrive_retry::breaker::BreakerConfig;
+use redrive_retry::internal::{CallCounts, CallWindow};
 use redrive_store::CircuitState;
 
 /// Delay before a caller that was refused because of a running probe asks again: a probe usually ends long before its lease.

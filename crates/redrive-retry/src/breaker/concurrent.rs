@@ -52,6 +52,9 @@ impl CircuitBreaker {
     }
 
     /// Notes that an event whose call succeeded at `counted_at`, in steady time, comes again, so that its next outcome replaces that one.
+    ///
+    /// For the crates of Redrive, where one event has several handlers; not covered by the stability promise.
+    #[doc(hidden)]
     pub fn expect_again(&self, event: u128, counted_at: Timestamp) {
         let now = self.clock.steady();
         self.lock().expect_again(event, counted_at, now);

@@ -13,7 +13,7 @@
 
 mod concurrent;
 mod config;
-mod window;
+pub(crate) mod window;
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::concurrent::{BreakerPermit, CircuitBreaker};
 pub use self::config::{BreakerConfig, BreakerConfigBuilder, BreakerError};
-pub use self::window::{CallCounts, CallWindow};
+use self::window::CallWindow;
 use crate::fault;
 use crate::timestamp::Timestamp;
 
@@ -152,6 +152,9 @@ impl Breaker {
     }
 
     /// Notes that an event whose call succeeded at `counted_at` comes again, so that its next outcome replaces that one.
+    ///
+    /// For the crates of Redrive, where one event has several handlers; not covered by the stability promise.
+    #[doc(hidden)]
     pub fn expect_again(&mut self, event: u128, counted_at: Timestamp, now: Timestamp) {
         if let State::Closed { window } = &mut self.state {
             window.expect_again(event, counted_at, now);

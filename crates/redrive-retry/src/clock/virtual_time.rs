@@ -268,6 +268,7 @@ impl Wake for DriveWaker {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wall_watch::WallWatch;
     use super::*;
 
     #[tokio::test]
@@ -346,7 +347,7 @@ mod tests {
     async fn a_step_of_the_virtual_wall_clock_moves_no_timer() {
         let time = VirtualTime::new();
         let clock = time.clock();
-        let (began, mut watch) = (clock.now(), clock.watch_wall());
+        let (began, mut watch) = (clock.now(), WallWatch::new(&clock));
         time.drive(async {
             time.step_wall_clock(-7_200_000);
             watch.next_check().await;

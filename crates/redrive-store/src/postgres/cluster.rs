@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use redrive_retry::breaker::CallCounts;
+use redrive_retry::internal::CallCounts;
 use tokio_postgres::Row;
 
 use super::value::millis;

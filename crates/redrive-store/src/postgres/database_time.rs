@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use redrive_retry::internal::WallWatch;
 use redrive_retry::{Clock, Timestamp};
 
 use super::Shared;
@@ -48,7 +49,7 @@ pub(super) async fn clock(session: &Session, clock: &Clock) -> Result<Clock, Sto
 
 /// Measures the time again whenever the wall clock has moved against it, until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let (mut watch, mut ahead) = (shared.time.watch_wall(), shared.time.wall_ahead_ms());
+    let (mut watch, mut ahead) = (WallWatch::new(&shared.time), shared.time.wall_ahead_ms());
     loop {
         watch.next_check().await;
         let moved = shared.time.wall_ahead_ms() - ahead;

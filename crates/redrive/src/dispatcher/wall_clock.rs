@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use redrive_retry::internal::WallWatch;
+
 use crate::core::Core;
 
 use super::report;
@@ -11,7 +13,7 @@ const MIN_STEP_MS: i64 = 1000;
 
 /// Compares the store's clock with the wall clock, and moves limiters and budgets when the clock was set.
 pub(crate) async fn follow_wall_clock(core: Arc<Core>) {
-    let (mut watch, mut offset_ms) = (core.clock.watch_wall(), core.clock.offset_ms());
+    let (mut watch, mut offset_ms) = (WallWatch::new(&core.clock), core.clock.offset_ms());
     loop {
         report(core.store.follow_wall_clock().await, "follow the machine's clock");
         let step_ms = core.clock.offset_ms() - offset_ms;
