@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OptionalExtension as _, ToSql};
 
 use super::status;
-use super::transaction::{Pending, is_rolled_back, savepoint, unless_rolled_back};
+use super::transaction::{Uncommitted, is_rolled_back, savepoint, unless_rolled_back};
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, NewEvent, Routing};
 pub(super) use crate::sql::event_row::EventRow as Row;
@@ -47,9 +47,9 @@ struct Placed<'a> {
 }
 
 impl<'a> Placed<'a> {
-    fn new(row: &'a Row, pending: &Pending) -> Self {
+    fn new(row: &'a Row, uncommitted: &Uncommitted) -> Self {
         let is_whole = row.is_whole();
-        let slot = if is_whole && row.is_due() { pending.take_slot() } else { None };
+        let slot = if is_whole && row.is_due() { uncommitted.take_slot() } else { None };
         let state = match (&row.to, &slot) {
             (Routing::None, _) => status::DONE,
             _ if !is_whole => status::DELIVERING,
@@ -60,9 +60,9 @@ impl<'a> Placed<'a> {
     }
 
     /// Records the claim or the due time of a row that was stored under this key.
-    fn stored(self, key: i64, pending: &mut Pending) {
+    fn stored(self, key: i64, uncommitted: &mut Uncommitted) {
         if self.is_tracked_as_whole() {
-            pending.stored(self.row, None, ClaimKey::Event(key), self.slot);
+            uncommitted.stored(self.row, None, ClaimKey::Event(key), self.slot);
         }
     }
 
@@ -77,10 +77,10 @@ impl<'a> Placed<'a> {
 pub(super) fn append(
     connection: &Connection,
     rows: &[Row],
-    pending: &mut Pending,
+    uncommitted: &mut Uncommitted,
 ) -> Result<Vec<Appended>, StoreError> {
     let append_row = |row: &Row| {
-        let appended = append_one(connection, Placed::new(row, pending), pending)?;
+        let appended = append_one(connection, Placed::new(row, uncommitted), uncommitted)?;
         let event = &row.event;
         if rows.len() > 1
             && appended == Appended::Duplicate
@@ -109,12 +109,12 @@ pub(super) fn is_taken(
 pub(super) fn append_each(
     connection: &Connection,
     rows: &[&Row],
-    pending: &mut Pending,
+    uncommitted: &mut Uncommitted,
 ) -> Vec<Result<Appended, StoreError>> {
     let mut answers = Vec::with_capacity(rows.len());
     let mut next_key = None;
     for chunk in chunks(rows) {
-        let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, pending)).collect();
+        let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, uncommitted)).collect();
         let is_group = chunk.len() > 1
             && !chunk.iter().any(|row| needs_more_statements(row))
             && !is_rolled_back(connection);
@@ -122,7 +122,7 @@ pub(super) fn append_each(
         match is_group.then(|| insert_rows_at(connection, &placed, &mut next_key)) {
             Some(Ok(Some(first))) => {
                 for (key, placed) in (first..).zip(placed) {
-                    placed.stored(key, pending);
+                    placed.stored(key, uncommitted);
                     answers.push(Ok(Appended::New));
                 }
                 continue;
@@ -140,10 +140,11 @@ pub(super) fn append_each(
             answers.push(unless_rolled_back(connection, &mut failure, || {
                 if needs_more_statements(placed.row) {
                     // All of its statements or none: the other events of the batch are committed anyway.
-                    pending
-                        .savepoint(connection, |connection, pending| append_one(connection, placed, pending))
+                    uncommitted.savepoint(connection, |connection, uncommitted| {
+                        append_one(connection, placed, uncommitted)
+                    })
                 } else {
-                    append_one(connection, placed, pending)
+                    append_one(connection, placed, uncommitted)
                 }
             }));
         }
@@ -238,7 +239,7 @@ fn bind(insert: &mut CachedStatement<'_>, first: usize, placed: &Placed<'_>) -> 
 fn append_one(
     connection: &Connection,
     placed: Placed<'_>,
-    pending: &mut Pending,
+    uncommitted: &mut Uncommitted,
 ) -> Result<Appended, StoreError> {
     let mut insert = connection.prepare_cached(INSERT_ONE)?;
     bind(&mut insert, 1, &placed)?;
@@ -255,7 +256,7 @@ fn append_one(
         connection.prepare_cached(INSERT_RETRY_MESSAGE)?.execute(task)?;
     }
     for subscription in row.to.subscriptions() {
-        let slot = if row.is_due() { pending.take_slot() } else { None };
+        let slot = if row.is_due() { uncommitted.take_slot() } else { None };
         let state = if slot.is_some() { status::RUNNING } else { status::PENDING };
         connection.prepare_cached(INSERT_DELIVERY)?.execute(rusqlite::params![
             event_key,
@@ -265,9 +266,9 @@ fn append_one(
             row.event.created_at.as_millis()
         ])?;
         let key = ClaimKey::Delivery { delivery: connection.last_insert_rowid(), event: event_key };
-        pending.stored(row, Some(subscription), key, slot);
+        uncommitted.stored(row, Some(subscription), key, slot);
     }
-    placed.stored(event_key, pending);
+    placed.stored(event_key, uncommitted);
     Ok(Appended::New)
 }
 
@@ -294,5 +295,5 @@ pub fn append_in(
     // The limit of the bus is not known here; SQLite cannot hold more than this.
     NewEvent::check_all(events, i32::MAX as usize)?;
     let rows: Vec<Row> = events.iter().cloned().map(Row::from).collect();
-    savepoint(transaction, |connection| append(connection, &rows, &mut Pending::default()))
+    savepoint(transaction, |connection| append(connection, &rows, &mut Uncommitted::default()))
 }

@@ -1,11 +1,12 @@
-//! A batch: the commands of one transaction and their execution. Their replies wait in [`Pending`] for the commit.
+//! A batch: the commands of one transaction and their execution. Their replies wait in [`Uncommitted`] for the commit.
 
 use rusqlite::Connection;
 
 use super::append::{self, Row};
 use super::settle;
 use super::transaction::{
-    BatchFailure, Completion, Pending, Reply, SettleReply, answer, answer_settle, is_rolled_back, savepoint,
+    BatchFailure, Completion, Reply, SettleReply, Uncommitted, answer, answer_settle, is_rolled_back,
+    savepoint,
 };
 use crate::error::StoreError;
 use crate::store::Appended;
@@ -24,13 +25,13 @@ impl Command {
     pub(super) fn run<T: Send + 'static>(
         sync: bool,
         reply: Reply<T>,
-        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Connection, &mut Uncommitted) -> Result<T, StoreError> + Send + 'static,
     ) -> Self {
         let work: Work = Box::new(move |transaction| match transaction {
-            Ok((connection, pending)) => {
-                let result = pending.savepoint(connection, work);
+            Ok((connection, uncommitted)) => {
+                let result = uncommitted.savepoint(connection, work);
                 if let Err(error) = &result {
-                    pending.note_failure(error);
+                    uncommitted.note_failure(error);
                 }
                 Some(Box::new(move |outcome| answer(reply, result, outcome)))
             }
@@ -48,10 +49,10 @@ impl Command {
         lost: impl FnOnce(StoreError) + Send + 'static,
     ) -> Self {
         let work: Work = Box::new(move |transaction| match transaction {
-            Ok((connection, pending)) => {
+            Ok((connection, uncommitted)) => {
                 let result = savepoint(connection, work);
                 if let Err(error) = &result {
-                    pending.note_failure(error);
+                    uncommitted.note_failure(error);
                 }
                 Some(Box::new(move |outcome| {
                     if let Err(error) = outcome.map_err(BatchFailure::to_error).and(result) {
@@ -81,7 +82,7 @@ impl Command {
 
 /// A closure that runs inside the transaction, or gets the failure that prevented it. Returns how to reply, if a caller waits.
 pub(super) type Work =
-    Box<dyn FnOnce(Result<(&Connection, &mut Pending), &BatchFailure>) -> Option<Completion> + Send>;
+    Box<dyn FnOnce(Result<(&Connection, &mut Uncommitted), &BatchFailure>) -> Option<Completion> + Send>;
 
 /// Replies to a command that was not executed.
 pub(super) fn refuse(command: Command, failure: &BatchFailure) {
@@ -95,11 +96,11 @@ pub(super) fn refuse(command: Command, failure: &BatchFailure) {
     }
 }
 
-/// Executes all commands inside the open transaction and leaves their replies in `pending`.
+/// Executes all commands inside the open transaction and leaves their answers in `uncommitted`.
 pub(super) fn execute(
     connection: &Connection,
     commands: &mut Vec<Command>,
-    pending: &mut Pending,
+    uncommitted: &mut Uncommitted,
 ) -> Result<(), BatchFailure> {
     // The most frequent commands are executed together, with fewer statements than commands.
     let (mut appends, mut settles, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
@@ -112,46 +113,46 @@ pub(super) fn execute(
             Command::Settle { claimed, settlement, reply } if settle::is_delivered(&claimed, &settlement) => {
                 delivered.push((claimed, settlement, reply));
             }
-            other if is_rolled_back(connection) => refuse(other, &pending.rollback_reason()),
+            other if is_rolled_back(connection) => refuse(other, &uncommitted.rollback_reason()),
             Command::Settle { claimed, settlement, reply } => {
                 // Splitting a delivery off depends on whether an earlier delivery to the same subscription is done.
                 if !settlement.split_off.is_empty() {
-                    settle_together(connection, &mut delivered, pending, settle::settle_delivered);
+                    settle_together(connection, &mut delivered, uncommitted, settle::settle_delivered);
                 }
                 let result = savepoint(connection, |connection| {
-                    settle::settle(connection, &claimed, &settlement, pending)
+                    settle::settle(connection, &claimed, &settlement, uncommitted)
                 });
-                pending.settled((claimed, settlement, reply), result);
+                uncommitted.settled((claimed, settlement, reply), result);
             }
             Command::Run { work, .. } => {
-                let completion = work(Ok((connection, pending)));
-                pending.ran(completion);
+                let completion = work(Ok((connection, uncommitted)));
+                uncommitted.ran(completion);
             }
             Command::Close { .. } => unreachable!("the batch ends before a close"),
         }
     }
-    settle_together(connection, &mut settles, pending, settle::settle_bare_successes);
-    settle_together(connection, &mut delivered, pending, settle::settle_delivered);
+    settle_together(connection, &mut settles, uncommitted, settle::settle_bare_successes);
+    settle_together(connection, &mut delivered, uncommitted, settle::settle_delivered);
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
-    let answers = append::append_each(connection, &rows, pending);
+    let answers = append::append_each(connection, &rows, uncommitted);
     for (appended, result) in appends.into_iter().zip(answers) {
-        pending.appended(appended, result);
+        uncommitted.appended(appended, result);
     }
-    if is_rolled_back(connection) { Err(pending.rollback_reason()) } else { Ok(()) }
+    if is_rolled_back(connection) { Err(uncommitted.rollback_reason()) } else { Ok(()) }
 }
 
 /// Settles the claims collected so far, in the order of their keys.
 fn settle_together(
     connection: &Connection,
     claims: &mut Vec<(Claimed, Box<Settlement>, SettleReply)>,
-    pending: &mut Pending,
+    uncommitted: &mut Uncommitted,
     settle: settle::SettleMany,
 ) {
     claims.sort_unstable_by_key(|(claimed, ..)| claimed.key);
     let done: Vec<_> = claims.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
-    let answers = settle(connection, &done, pending);
+    let answers = settle(connection, &done, uncommitted);
     for (settled, result) in claims.drain(..).zip(answers) {
-        pending.settled(settled, result);
+        uncommitted.settled(settled, result);
     }
 }

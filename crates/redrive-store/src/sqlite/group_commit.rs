@@ -26,7 +26,7 @@ use super::Durability;
 use super::batch::{self, Command, refuse};
 use super::checkpoint::{self, Checkpoint};
 use super::schema::BUSY_TIMEOUT;
-use super::transaction::{BatchFailure, Pending};
+use super::transaction::{BatchFailure, Uncommitted};
 use crate::error::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -73,13 +73,13 @@ impl Committer {
         if commands.is_empty() {
             return;
         }
-        let mut pending = Pending::default();
+        let mut uncommitted = Uncommitted::default();
         let outcome = match self.open(commands, &mut more) {
-            Ok(true) => self.execute_and_commit(commands, more, &mut pending),
-            Ok(false) => self.execute_and_commit(commands, |_| {}, &mut pending),
+            Ok(true) => self.execute_and_commit(commands, more, &mut uncommitted),
+            Ok(false) => self.execute_and_commit(commands, |_| {}, &mut uncommitted),
             Err(failure) => Err(failure),
         };
-        self.reply(outcome, commands, pending);
+        self.reply(outcome, commands, uncommitted);
     }
 
     /// Commits one command in a transaction of its own. Returns the command if that is not possible without waiting.
@@ -89,9 +89,9 @@ impl Committer {
         if !is_possible || self.set_sync(command.needs_sync()).is_err() || !self.begin_without_waiting() {
             return Some(command);
         }
-        let (mut commands, mut pending) = (vec![command], Pending::default());
-        let outcome = self.execute_and_commit(&mut commands, |_| {}, &mut pending);
-        self.reply(outcome, &mut commands, pending);
+        let (mut commands, mut uncommitted) = (vec![command], Uncommitted::default());
+        let outcome = self.execute_and_commit(&mut commands, |_| {}, &mut uncommitted);
+        self.reply(outcome, &mut commands, uncommitted);
         None
     }
 
@@ -165,14 +165,14 @@ impl Committer {
         &mut self,
         commands: &mut Vec<Command>,
         mut more: impl FnMut(&mut Vec<Command>),
-        pending: &mut Pending,
+        uncommitted: &mut Uncommitted,
     ) -> Result<(), BatchFailure> {
-        pending.sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        uncommitted.sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
         while !commands.is_empty() {
-            batch::execute(&self.connection, commands, pending)?;
+            batch::execute(&self.connection, commands, uncommitted)?;
             more(commands);
         }
-        fault!("acknowledge-before-commit" => { pending.hand_over(); std::mem::take(pending).reply(Ok(())) });
+        fault!("acknowledge-before-commit" => { uncommitted.hand_over(); std::mem::take(uncommitted).reply(Ok(())) });
         self.connection
             .prepare_cached("COMMIT")
             .and_then(|mut commit| commit.execute([]))
@@ -193,7 +193,7 @@ impl Committer {
         &mut self,
         outcome: Result<(), BatchFailure>,
         commands: &mut Vec<Command>,
-        mut pending: Pending,
+        mut uncommitted: Uncommitted,
     ) {
         if let Err(failure) = &outcome {
             self.stop(failure);
@@ -202,12 +202,12 @@ impl Committer {
                 refuse(command, failure);
             }
         } else {
-            pending.hand_over();
-            if let Some(at) = pending.earliest_due {
+            uncommitted.hand_over();
+            if let Some(at) = uncommitted.earliest_due {
                 self.due.pull_forward(at);
             }
         }
-        pending.reply(outcome.as_ref().copied());
+        uncommitted.reply(outcome.as_ref().copied());
     }
 
     /// Begins a transaction unless another process holds the write lock.

@@ -14,7 +14,7 @@ use redrive_retry::idempotency::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
-use super::transaction::Pending;
+use super::transaction::Uncommitted;
 use crate::error::StoreError;
 use crate::sql::idempotency::{Change, KeyCheck, KeyRow, owner_methods, unavailable};
 
@@ -60,7 +60,7 @@ impl SqliteStore {
     ) -> Result<(), IdempotencyError> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
         let is_result = change.as_ref().is_some_and(Change::is_result);
-        let work = move |connection: &Connection, _: &mut Pending| {
+        let work = move |connection: &Connection, _: &mut Uncommitted| {
             let owner = owner.as_u128().to_be_bytes();
             let changed = match change {
                 Some(change) => connection.prepare_cached(CHANGE)?.execute(params![

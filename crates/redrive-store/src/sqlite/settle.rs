@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::rows::Kind;
 use super::status;
-use super::transaction::{Pending, is_rolled_back, savepoint, unless_rolled_back};
+use super::transaction::{Uncommitted, is_rolled_back, savepoint, unless_rolled_back};
 use crate::dead_letter::fingerprint;
 use crate::due::Due;
 use crate::error::StoreError;
@@ -79,13 +79,13 @@ type Settled<'a> = (&'a Claimed, &'a Settlement);
 
 /// Settles claims of one kind together and returns the result of each.
 pub(super) type SettleMany =
-    fn(&Connection, &[Settled<'_>], &mut Pending) -> Vec<Result<Finished, StoreError>>;
+    fn(&Connection, &[Settled<'_>], &mut Uncommitted) -> Vec<Result<Finished, StoreError>>;
 
 /// Settles bare successes in the order of their keys. One statement settles a run of consecutive keys.
 pub(super) fn settle_bare_successes(
     connection: &Connection,
     claims: &[Settled<'_>],
-    _: &mut Pending,
+    _: &mut Uncommitted,
 ) -> Vec<Result<Finished, StoreError>> {
     let mut answers = Vec::with_capacity(claims.len());
     let is_next = |(one, settled): &Settled<'_>, (next, then): &Settled<'_>| {
@@ -140,7 +140,7 @@ pub(super) fn is_delivered(claimed: &Claimed, settlement: &Settlement) -> bool {
 pub(super) fn settle_delivered(
     connection: &Connection,
     claims: &[Settled<'_>],
-    pending: &mut Pending,
+    pending: &mut Uncommitted,
 ) -> Vec<Result<Finished, StoreError>> {
     if claims.is_empty() {
         return Vec::new();
@@ -190,7 +190,7 @@ pub(super) fn settle(
     connection: &Connection,
     claimed: &Claimed,
     settlement: &Settlement,
-    pending: &mut Pending,
+    pending: &mut Uncommitted,
 ) -> Result<Finished, StoreError> {
     let (table, event_key) = match claimed.key {
         ClaimKey::Event(key) => ("event", key),

@@ -3,7 +3,7 @@
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::transaction::Pending;
+use super::transaction::Uncommitted;
 use super::{SqliteStore, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -39,10 +39,10 @@ impl Cluster for SqliteStore {
     }
 
     fn unregister(&self, name: SubscriptionName, now: Timestamp) -> StoreFuture<'_, bool> {
-        Box::pin(self.writer.run_with(true, move |connection, pending| {
+        Box::pin(self.writer.run_with(true, move |connection, uncommitted| {
             let released = params![name.as_str(), now.as_millis()];
             if connection.prepare_cached(RELEASE_BACKLOG)?.execute(released)? > 0 {
-                pending.due(now);
+                uncommitted.due(now);
             }
             let mut delete = connection.prepare_cached("DELETE FROM subscriptions WHERE name = ?1")?;
             Ok(delete.execute([name.as_str()])? > 0)
@@ -67,12 +67,12 @@ impl Cluster for SqliteStore {
 impl SqliteStore {
     /// Makes the backlogs of subscriptions due that are not on record: a delivery may be deferred while its subscription is removed.
     pub(super) async fn release_removed(&self, now: Timestamp) -> Result<(), StoreError> {
-        let release = move |connection: &Connection, pending: &mut Pending| {
+        let release = move |connection: &Connection, uncommitted: &mut Uncommitted| {
             let removed =
                 rows::all(connection, SELECT_REMOVED, [], |row| Ok(rows::text(row, 0)?.into_owned()))?;
             for name in &removed {
                 connection.prepare_cached(RELEASE_BACKLOG)?.execute(params![name, now.as_millis()])?;
-                pending.due(now);
+                uncommitted.due(now);
             }
             Ok(())
         };

@@ -70,19 +70,19 @@ impl BatchFailure {
     }
 }
 
-/// Replies and claims that wait for the outcome of the transaction.
+/// Results of an open transaction: answers, claims and due times that take effect with its commit.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct Uncommitted {
     /// The sink whose slots the claims of this transaction use, even if another sink is attached meanwhile.
     pub(super) sink: Option<ClaimSink>,
-    waiting: Vec<Waiting>,
+    answers: Vec<Answer>,
     /// The first failure of SQLite after which no write is safe.
     fatal: Option<BatchFailure>,
     pub(super) claimed: Vec<Claimed>,
     pub(super) earliest_due: Option<Timestamp>,
 }
 
-impl Pending {
+impl Uncommitted {
     /// Takes a slot of the sink if one is free.
     pub(super) fn take_slot(&self) -> Option<Slot> {
         self.sink.as_ref()?.take()
@@ -125,7 +125,7 @@ impl Pending {
     pub(super) fn savepoint<T>(
         &mut self,
         connection: &Connection,
-        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError>,
+        work: impl FnOnce(&Connection, &mut Uncommitted) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let claimed_before = self.claimed.len();
         let result = savepoint(connection, |connection| work(connection, self));
@@ -151,12 +151,12 @@ impl Pending {
         if let Err(error) = &result {
             self.note_failure(error);
         }
-        self.waiting.push(Waiting::AppendOne(reply, result, row));
+        self.answers.push(Answer::AppendOne(reply, result, row));
     }
 
     /// Keeps the reply to a closure, if a caller waits, until the outcome of the transaction is known.
     pub(super) fn ran(&mut self, completion: Option<Completion>) {
-        self.waiting.extend(completion.map(Waiting::Run));
+        self.answers.extend(completion.map(Answer::Run));
     }
 
     /// Keeps the reply to a settlement until the outcome of the transaction is known.
@@ -168,7 +168,7 @@ impl Pending {
         if let Err(error) = &result {
             self.note_failure(error);
         }
-        self.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+        self.answers.push(Answer::Settle(reply, result, claimed, settlement));
     }
 
     /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
@@ -178,29 +178,29 @@ impl Pending {
 
     /// Sends every reply.
     pub(super) fn reply(self, outcome: Result<(), &BatchFailure>) {
-        for waiting in self.waiting {
-            waiting.answer(outcome);
+        for answer in self.answers {
+            answer.send(outcome);
         }
     }
 }
 
-/// A reply that waits for the commit, with its content if the commit succeeds.
-enum Waiting {
+/// The answer to one caller, sent when the outcome of the transaction is known; the content counts if the commit succeeded.
+enum Answer {
     AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
     // The claim is dropped, which frees its slot, only after the commit.
     Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
     Run(Completion),
 }
 
-impl Waiting {
-    fn answer(self, outcome: Result<(), &BatchFailure>) {
+impl Answer {
+    fn send(self, outcome: Result<(), &BatchFailure>) {
         match self {
-            Waiting::AppendOne(reply, result, _row) => answer(reply, result, outcome),
-            Waiting::Settle(reply, result, claimed, settlement) => {
+            Answer::AppendOne(reply, result, _row) => answer(reply, result, outcome),
+            Answer::Settle(reply, result, claimed, settlement) => {
                 let result = outcome.map_err(BatchFailure::to_error).and(result);
                 answer_settle(reply, result, claimed, settlement);
             }
-            Waiting::Run(completion) => completion(outcome),
+            Answer::Run(completion) => completion(outcome),
         }
     }
 }

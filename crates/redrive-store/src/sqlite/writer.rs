@@ -17,7 +17,7 @@ use super::SqliteOptions;
 use super::batch::{Command, refuse};
 use super::checkpoint::Checkpoint;
 use super::group_commit::{CommitLock, Committer, SharedSink};
-use super::transaction::{BatchFailure, Pending, Reply};
+use super::transaction::{BatchFailure, Reply, Uncommitted};
 use crate::error::StoreError;
 use crate::store::Finished;
 use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
@@ -144,7 +144,7 @@ impl Writer {
     pub(super) async fn run_with<T: Send + 'static>(
         &self,
         sync: bool,
-        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Connection, &mut Uncommitted) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.call(|reply| Command::run(sync, reply, work)).await
     }

@@ -89,8 +89,8 @@ async fn a_panic_during_a_commit_stops_all_writes() {
 fn empty_append() -> (Command, oneshot::Receiver<Result<Vec<crate::store::Appended>, StoreError>>) {
     let (reply, answer): (Reply<_>, _) = oneshot::channel();
     (
-        Command::run(true, reply, |connection, pending| {
-            crate::sqlite::append::append(connection, &[], pending)
+        Command::run(true, reply, |connection, uncommitted| {
+            crate::sqlite::append::append(connection, &[], uncommitted)
         }),
         answer,
     )
@@ -143,9 +143,9 @@ fn a_failed_checkpoint_stops_all_writes_and_checkpoints() {
     let mut commands = vec![command];
     committer.open(&mut commands, &mut |_| {}).unwrap();
     committer.checkpoint.as_ref().unwrap().fail(BatchFailure::Unknown("disk I/O error".to_owned()));
-    let mut pending = Pending::default();
-    let outcome = committer.execute_and_commit(&mut commands, |_| {}, &mut pending);
-    committer.reply(outcome, &mut commands, pending);
+    let mut uncommitted = Uncommitted::default();
+    let outcome = committer.execute_and_commit(&mut commands, |_| {}, &mut uncommitted);
+    committer.reply(outcome, &mut commands, uncommitted);
     assert!(matches!(answer.try_recv().unwrap(), Err(StoreError::Unknown { .. })));
 
     // Later writes are refused.
