@@ -77,7 +77,7 @@ impl Publish {
             ..PublishEvent::new(self.event_type.as_str(), payload)
         };
         let db = &self.database.db;
-        self.server.run(db, EndpointSecrets::Closed, IfMissing::Make, out, screen, async |api| {
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Create, out, screen, async |api| {
             let published = api.events().publish(&event).await.map_err(|error| match error.into() {
                 Failure::Failed(why) => {
                     Failure::Failed(format!("{why}; sent again with --id {id} it is one event"))

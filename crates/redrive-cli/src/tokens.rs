@@ -64,7 +64,7 @@ enum TokensCommand {
 impl Tokens {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let if_missing = match self.command {
-            TokensCommand::Create { .. } => IfMissing::Make,
+            TokensCommand::Create { .. } => IfMissing::Create,
             _ => IfMissing::Fail,
         };
         let db = &self.database.db;

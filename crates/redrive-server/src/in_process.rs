@@ -31,7 +31,7 @@ use crate::serve::sending::SendingArgs;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum IfMissing {
     /// Create it.
-    Make,
+    Create,
     /// Refuse to open it.
     Fail,
 }
@@ -62,7 +62,7 @@ impl InProcess {
         if_missing: IfMissing,
     ) -> Result<Self, Failure> {
         let is_new = db.path().is_some_and(|path| !path.exists());
-        let Opened { store, idempotency } = db.open(if_missing == IfMissing::Make).await?;
+        let Opened { store, idempotency } = db.open(if_missing == IfMissing::Create).await?;
         if is_new {
             note(&format!("{db} did not exist and was created"));
         }

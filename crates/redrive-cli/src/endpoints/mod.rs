@@ -80,7 +80,7 @@ struct Id {
 impl Endpoints {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let if_missing = match self.command {
-            EndpointsCommand::Add(_) => IfMissing::Make,
+            EndpointsCommand::Add(_) => IfMissing::Create,
             _ => IfMissing::Fail,
         };
         let (db, secrets) = (&self.database.db, EndpointSecrets::Open(&self.secret_key, &self.sending));
