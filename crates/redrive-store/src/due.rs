@@ -40,3 +40,56 @@ impl From<Timestamp> for Due {
         Due::At(at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// The texts that contain SQL: statements in Rust files, and schemas.
+    const FOLDERS: [&str; 3] = ["src/sqlite", "src/postgres", "src/sql"];
+
+    /// Long numbers in SQL with another meaning: the largest key, and the last second that a date can show.
+    const OTHER_NUMBERS: [i64; 2] = [i64::MAX, 253_402_300_799_000];
+
+    /// A number in SQL with this many digits must be one of the known ones. Today's time has 13.
+    const MIN_DIGITS: usize = 14;
+
+    fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                files_in(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "sql") {
+                found.push(path);
+            }
+        }
+    }
+
+    fn long_numbers(text: &str) -> impl Iterator<Item = &str> {
+        text.split(|character: char| !character.is_ascii_digit()).filter(|digits| digits.len() >= MIN_DIGITS)
+    }
+
+    #[test]
+    fn every_sql_text_writes_the_backlog_as_the_constant_does() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        // `BETWEEN` includes its end, so statements about instants end one millisecond before the backlog.
+        let known = [BACKLOG_MILLIS, BACKLOG_MILLIS - 1].map(|millis| millis.to_string());
+        let other = OTHER_NUMBERS.map(|number| number.to_string());
+        let mut in_backends = [0; FOLDERS.len()];
+        for (folder, seen) in FOLDERS.iter().zip(&mut in_backends) {
+            let mut files = Vec::new();
+            files_in(&root.join(folder), &mut files);
+            for file in files {
+                let text = fs::read_to_string(&file).unwrap();
+                for number in long_numbers(&text).filter(|number| !other.iter().any(|other| other == number)) {
+                    assert!(known.iter().any(|known| known == number), "{number} in {}", file.display());
+                    *seen += 1;
+                }
+            }
+        }
+        assert!(in_backends[0] > 10 && in_backends[1] > 10, "the statements were read: {in_backends:?}");
+    }
+}
