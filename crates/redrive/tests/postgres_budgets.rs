@@ -83,7 +83,7 @@ impl Node {
         self.bus.subscriptions()[0].retries_left().unwrap()
     }
 
-    async fn has_held_back(&self) -> bool {
+    async fn has_deferred(&self) -> bool {
         self.bus.metrics().await.unwrap().budget_deferred > 0
     }
 }
@@ -113,7 +113,7 @@ async fn two_processes_share_one_budget_without_loss() {
     one.enqueue(10).await;
     two.enqueue(10).await;
     comes_true("all is spent", async || {
-        one.left() == 0 && one.has_held_back().await && two.has_held_back().await
+        one.left() == 0 && one.has_deferred().await && two.has_deferred().await
     })
     .await;
     comes_true("all of them wait", async || {
@@ -157,7 +157,7 @@ async fn a_failing_process_spends_only_its_own_share() {
     good.bus.dispatcher().pause();
     bad.bus.dispatcher().resume();
     bad.enqueue(20).await;
-    comes_true("it has spent all it can get", async || bad.left() == 0 && bad.has_held_back().await).await;
+    comes_true("it has spent all it can get", async || bad.left() == 0 && bad.has_deferred().await).await;
     comes_true("all wait", async || {
         let depth = bad.bus.store().depth().await.unwrap();
         depth.pending + depth.running + depth.waiting == 0 && depth.open_deliveries == 20
@@ -184,7 +184,7 @@ async fn a_restart_does_not_reset_the_shared_budget() {
     let first = Node::new(&schema, "one", 0.0, 99).await;
     comes_true("alone", async || first.left() == 10).await;
     first.enqueue(3).await;
-    comes_true("all is spent", async || first.left() == 0 && first.has_held_back().await).await;
+    comes_true("all is spent", async || first.left() == 0 && first.has_deferred().await).await;
     assert_eq!(first.retries(), 10);
     first.bus.shutdown().await.unwrap();
     let second = Node::new(&schema, "one", 0.0, 99).await;
@@ -196,7 +196,7 @@ async fn a_restart_does_not_reset_the_shared_budget() {
     })
     .await;
     assert_eq!((second.left(), second.retries()), (0, 0));
-    assert!(second.has_held_back().await, "they wait");
+    assert!(second.has_deferred().await, "they wait");
     second.bus.shutdown().await.unwrap();
 }
 
