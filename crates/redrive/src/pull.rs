@@ -353,7 +353,7 @@ impl Drop for Pulling<'_> {
         let wanted = index.and_then(|index| state.pullers.remove(index)).map_or(self.limit, |one| one.wants);
         drop(state);
         self.queue.demand.withdraw(wanted);
-        // Those that arrived after the last one that was taken.
+        // Offers may have arrived after the last one that was taken.
         let mut offers = Vec::new();
         self.offers.close();
         while let Ok(offer) = self.offers.try_recv() {

@@ -279,6 +279,7 @@ impl Walk {
     }
 
     /// Applies a settlement to the model.
+    // Long because: one step for each part of a settlement, in the order of the store.
     fn settled(
         &mut self,
         id: EventId,
