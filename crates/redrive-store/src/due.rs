@@ -84,7 +84,8 @@ mod tests {
             files_in(&root.join(folder), &mut files);
             for file in files {
                 let text = fs::read_to_string(&file).unwrap();
-                for number in long_numbers(&text).filter(|number| !other.iter().any(|other| other == number)) {
+                for number in long_numbers(&text).filter(|number| !other.iter().any(|other| other == number))
+                {
                     assert!(known.iter().any(|known| known == number), "{number} in {}", file.display());
                     *seen += 1;
                 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use redrive_retry::{ClassifyError as _, Failure, Timestamp};
 use redrive_store::{Leases, StoreError, SubscriptionName};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::core::Core;
 use crate::dispatcher::end_leases;
@@ -24,8 +25,11 @@ use crate::snooze::Snooze;
 
 pub use redrive_store::{LeaseToken, NotALeaseToken};
 
-/// Time for which a pull waits for more events after the first one.
+/// Time for which a pull collects more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
+
+/// A pull ends as soon as no further event arrives for this time: a single event is not held up.
+const BATCH_GAP: Duration = Duration::from_millis(2);
 
 /// A pull ends at this many bytes of payloads, with the event that crosses it.
 const MAX_BATCH_BYTES: usize = 16 << 20;
@@ -200,13 +204,12 @@ impl PullQueue {
         let PullRequest { limit, lease, wait } = request;
         let mut pulling = self.begin(limit, lease);
         let (mut offered, mut bytes) = (Offered { queue: self, offers: Vec::new() }, 0);
-        let mut deadline = tokio::time::Instant::now() + wait;
+        let (mut deadline, mut batch_end) = (Instant::now() + wait, None);
         while offered.offers.len() < limit && bytes < MAX_BATCH_BYTES {
             match tokio::time::timeout_at(deadline, pulling.offers.recv()).await {
                 Ok(Some(offer)) => {
-                    if offered.offers.is_empty() {
-                        deadline = deadline.min(tokio::time::Instant::now() + BATCH_WAIT);
-                    }
+                    let now = Instant::now();
+                    deadline = (now + BATCH_GAP).min(*batch_end.get_or_insert(now + BATCH_WAIT));
                     bytes += offer.event.payload().len();
                     offered.offers.push(offer);
                 }
