@@ -17,6 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use redrive_api::endpoints::CreateEndpoint;
+use redrive_api::events::PublishEvent;
+use redrive_api::retry::Retry;
+use redrive_api::subscriptions::{Ack, Nack, Pull, PutSubscription};
+use serde::Serialize;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use crate::dice::Dice;
@@ -110,13 +116,15 @@ fn try_it(options: &Options, program: &Path, db: Option<&str>, report: &mut Repo
     let mut server = Server::new(program, folder.path(), db)?;
     server.start()?;
     server.is_ready()?;
-    let quick = json!({"max_attempts": 20, "base_delay_ms": 20, "max_delay_ms": 200});
-    let few = json!({"max_attempts": 3, "base_delay_ms": 20, "max_delay_ms": 200});
+    let (base_delay_ms, max_delay_ms) = (Some(20), Some(200));
+    let quick = Retry { max_attempts: Some(20), base_delay_ms, max_delay_ms, ..Retry::default() };
+    let few = Retry { max_attempts: Some(3), ..quick.clone() };
     let works_id = make_endpoint(server.address, &works, "order.*", &quick)?;
     let flaky_id = make_endpoint(server.address, &flaky, "order.*", &quick)?;
     let broken_id = make_endpoint(server.address, &broken, BROKEN, &few)?;
-    let queue = json!({"patterns": ["order.*"], "lease_ms": 2000, "retry": quick}).to_string();
-    expect(ask(server.address, "PUT", &format!("/v1/subscriptions/{QUEUE}"), "", &queue)?, 200)?;
+    let queue =
+        PutSubscription { patterns: vec!["order.*".to_owned()], lease_ms: Some(2000), retry: Some(quick) };
+    expect(ask(server.address, "PUT", &format!("/v1/subscriptions/{QUEUE}"), "", &body(&queue))?, 200)?;
 
     let world = Arc::new(World {
         server: server.address,
@@ -182,12 +190,21 @@ fn make_endpoint(
     server: SocketAddr,
     receiver: &Receiver,
     pattern: &str,
-    retry: &Value,
+    retry: &Retry,
 ) -> io::Result<String> {
-    let endpoint =
-        json!({"url": format!("http://{}/", receiver.address), "patterns": [pattern], "retry": retry});
-    let made = expect(ask(server, "POST", "/v1/endpoints", "", &endpoint.to_string())?, 201)?;
+    let endpoint = CreateEndpoint {
+        url: format!("http://{}/", receiver.address),
+        patterns: vec![pattern.to_owned()],
+        retry: Some(retry.clone()),
+        ..CreateEndpoint::default()
+    };
+    let made = expect(ask(server, "POST", "/v1/endpoints", "", &body(&endpoint))?, 201)?;
     Ok(made["id"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The body of a request.
+fn body(request: &impl Serialize) -> String {
+    serde_json::to_string(request).expect("a request of the API is JSON")
 }
 
 fn expect((status, body): (u16, Value), expected: u16) -> io::Result<Value> {
@@ -203,14 +220,15 @@ fn publish(world: &World, publisher: u64, mut dice: Dice) {
         let key = format!("{publisher}-{n}");
         let header = format!("idempotency-key: {key}\r\n");
         let event_type = if is_for_broken(&key) { BROKEN } else { "order.paid" };
-        let body = json!({"type": event_type, "payload": {"key": key}}).to_string();
+        let payload = to_raw_value(&json!({ "key": key })).expect("the payload is JSON");
+        let event = body(&PublishEvent::new(event_type, payload));
         let mut answers = HashSet::new();
         loop {
             if world.is_over() {
                 return;
             }
             world.requests.fetch_add(1, Ordering::Relaxed);
-            match ask(world.server, "POST", "/v1/events", &header, &body) {
+            match ask(world.server, "POST", "/v1/events", &header, &event) {
                 Ok((202 | 200, answer)) => {
                     let id = answer["id"].as_str().unwrap_or_default().to_owned();
                     answers.insert(id.clone());
@@ -236,8 +254,8 @@ fn publish(world: &World, publisher: u64, mut dice: Dice) {
 fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
     let path = |what: &str| format!("/v1/subscriptions/{QUEUE}/{what}");
     while !is_drained.load(Ordering::Acquire) && !is_interrupted() {
-        let body = json!({"max": 20, "wait_ms": 200}).to_string();
-        let pulled = match ask(world.server, "POST", &path("pull"), "", &body) {
+        let pull = Pull { max: Some(20), wait_ms: Some(200), lease_ms: None };
+        let pulled = match ask(world.server, "POST", &path("pull"), "", &body(&pull)) {
             Ok((200, pulled)) => pulled,
             _ => {
                 std::thread::sleep(Duration::from_millis(20));
@@ -245,17 +263,20 @@ fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
             }
         };
         for event in pulled["data"].as_array().into_iter().flatten() {
-            let leases = json!([event["lease"]]);
+            let leases = vec![event["lease"].as_str().unwrap_or_default().to_owned()];
             // An abandoned event is redelivered.
             let said = match dice.within(0..100) {
                 0..5 => continue,
-                5..10 => ask(world.server, "POST", &path("nack"), "", &json!({"leases": leases}).to_string()),
+                5..10 => {
+                    let nack = Nack { leases, outcome: None, delay_ms: None, reason: None };
+                    ask(world.server, "POST", &path("nack"), "", &body(&nack))
+                }
                 _ => {
                     let id = event["id"].as_str().unwrap_or_default().to_owned();
                     let mut handled = world.handled.lock().unwrap_or_else(PoisonError::into_inner);
                     *handled.entry(id).or_default() += 1;
                     drop(handled);
-                    ask(world.server, "POST", &path("ack"), "", &json!({"leases": leases}).to_string())
+                    ask(world.server, "POST", &path("ack"), "", &body(&Ack { leases }))
                 }
             };
             if let Ok((status, answer)) = said
