@@ -4,23 +4,21 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_api::endpoints::{AttemptFilter, CircuitState, RotateSecret, Signing, UpdateEndpoint};
+use redrive_api::endpoints::{
+    AttemptFilter, CircuitState, CreateEndpoint, RotateSecret, Signing, UpdateEndpoint,
+};
 use redrive_api::page::PageQuery;
+use redrive_api::replays::{BeginReplay, ReplayEvent};
 use redrive_api::retry::Retry;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::http::request;
 use crate::receiver::Receiver;
-use crate::world::{JSON, TestDatabase, World, ok};
+use crate::world::{JSON, TestDatabase, World, endpoint, event, ok, to_json};
 
 fn serve(database: TestDatabase) -> World {
     database.serve(&["--allow-range", "127.0.0.0/8"])
-}
-
-fn make(world: &World, body: &Value) -> (String, Value) {
-    let made = world.post("/v1/endpoints", body).ok(201);
-    (made["id"].as_str().unwrap().to_owned(), made)
 }
 
 #[test]
@@ -98,7 +96,7 @@ fn proxy_variables_are_ignored_and_the_key_file_is_private() {
     let database = Arc::new(TestDatabase::sqlite());
     let world = World::start_with(Arc::clone(&database), &["--allow-range", "127.0.0.0/8"], &proxies);
     let receiver = Receiver::new();
-    make(&world, &json!({"url": receiver.url(), "patterns": ["*"]}));
+    world.create_endpoint(&endpoint(receiver.url(), "*"));
     world.publish("order.created", &json!(1));
     world.until("it is delivered", || receiver.received().len() == 1);
     let key = std::fs::metadata(format!("{}.key", database.name())).unwrap();
@@ -108,8 +106,8 @@ fn proxy_variables_are_ignored_and_the_key_file_is_private() {
 #[test]
 fn a_patch_of_the_retry_policy_keeps_other_fields() {
     let world = serve(TestDatabase::sqlite());
-    let body = json!({"url": Receiver::new().url(), "patterns": ["*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}});
-    let (id, _) = make(&world, &body);
+    let retry = Some(Retry { max_attempts: Some(2), base_delay_ms: Some(10), ..Retry::default() });
+    let id = world.create_endpoint(&CreateEndpoint { retry, ..endpoint(Receiver::new().url(), "*") });
     let client = world.client();
     let patch = |retry| {
         let patch = UpdateEndpoint { retry: Some(retry), ..UpdateEndpoint::default() };
@@ -130,7 +128,7 @@ fn an_endpoint_sealed_with_another_key_can_only_be_removed() {
     };
     let world = start(Arc::new(database), keys[0]);
     let receiver = Receiver::new();
-    let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["*"]}));
+    let id = world.create_endpoint(&endpoint(receiver.url(), "*"));
     let world = start(world.kill(), keys[1]);
     let path = format!("/v1/endpoints/{id}");
     let event = world.publish("order.created", &json!(1));
@@ -151,7 +149,8 @@ fn deliveries_wait_uncharged_while_no_file_can_be_opened() {
     let world = serve(TestDatabase::sqlite());
     let receiver = Receiver::new();
     receiver.respond_after(Duration::from_millis(200));
-    let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["*"], "concurrency": 64}));
+    let id =
+        world.create_endpoint(&CreateEndpoint { concurrency: Some(64), ..endpoint(receiver.url(), "*") });
     let pid = Pid::from_raw(i32::try_from(world.child.id()).unwrap());
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = |files| prlimit(pid, Resource::Nofile, Rlimit { current: Some(files), maximum });
@@ -160,8 +159,8 @@ fn deliveries_wait_uncharged_while_no_file_can_be_opened() {
     connection.send(request("GET", "/healthz", &[], "")).unwrap();
     connection.answer().unwrap();
     limit(open() + 4).unwrap();
-    let events: Vec<Value> = (0..20).map(|n| json!({"type": "order.created", "payload": n})).collect();
-    connection.send(request("POST", "/v1/events/batch", &[JSON], &json!(events).to_string())).unwrap();
+    let events: Vec<_> = (0..20).map(|n| event("order.created", n)).collect();
+    connection.send(request("POST", "/v1/events/batch", &[JSON], &to_json(&events))).unwrap();
     connection.answer().unwrap().ok(202);
     world.until("all events are received", || receiver.received().len() >= 20);
     limit(1024).unwrap();
@@ -209,9 +208,8 @@ fn invalid_endpoints_are_refused_with_the_reason() {
 #[test]
 fn endpoints_are_listed_in_pages() {
     let world = serve(TestDatabase::sqlite());
-    let ids: Vec<String> = (0..5)
-        .map(|_| make(&world, &json!({"url": "http://127.0.0.1:9/", "patterns": ["never"]})).0)
-        .collect();
+    let ids: Vec<String> =
+        (0..5).map(|_| world.create_endpoint(&endpoint("http://127.0.0.1:9/", "never"))).collect();
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
         let page = world.get(&format!("/v1/endpoints?limit=2{after}")).ok(200);
@@ -229,10 +227,8 @@ fn a_replay_sends_missed_events_again() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = serve(database);
         let receiver = Receiver::new();
-        let (id, _) = make(
-            &world,
-            &json!({"url": receiver.url(), "patterns": ["order.*"], "retry": {"max_attempts": 1}}),
-        );
+        let retry = Some(Retry { max_attempts: Some(1), ..Retry::default() });
+        let id = world.create_endpoint(&CreateEndpoint { retry, ..endpoint(receiver.url(), "order.*") });
         receiver.respond_with(500);
         let events: Vec<String> = (0..5).map(|n| world.publish("order.created", &json!({"n": n}))).collect();
         let dead =
@@ -240,12 +236,14 @@ fn a_replay_sends_missed_events_again() {
         world.until("all of them are dead-lettered", || dead() == 5);
         receiver.respond_with(200);
 
-        let one = world.post(&format!("/v1/events/{}/replay", events[0]), &json!({"endpoint": id})).ok(202);
+        let one = world
+            .post(&format!("/v1/events/{}/replay", events[0]), &ReplayEvent { endpoint: id.clone() })
+            .ok(202);
         assert_eq!(one["replayed"], true);
         world.until("it is delivered", || dead() == 4);
 
         let replays = format!("/v1/endpoints/{id}/replays");
-        let dry = world.post(&replays, &json!({"dry_run": true})).ok(200);
+        let dry = world.post(&replays, &BeginReplay { dry_run: true, ..BeginReplay::default() }).ok(200);
         assert_eq!((&dry["would_replay"], dead()), (&json!(4), 4));
         let future = world.post(&replays, &json!({"dry_run": true, "since": "2099-01-01T00:00:00Z"})).ok(200);
         assert_eq!(future["would_replay"], 0);
@@ -271,7 +269,8 @@ fn a_replay_sends_missed_events_again() {
 fn a_replay_resumes_after_a_kill_and_stops_when_cancelled() {
     let world = serve(TestDatabase::sqlite());
     let receiver = Receiver::new();
-    let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["order.*"], "enabled": false}));
+    let id = world
+        .create_endpoint(&CreateEndpoint { enabled: Some(false), ..endpoint(receiver.url(), "order.*") });
     for n in 0..30 {
         world.publish("order.created", &json!({ "n": n }));
     }
@@ -281,7 +280,7 @@ fn a_replay_resumes_after_a_kill_and_stops_when_cancelled() {
     world.until("all of them are dead-lettered", || dead(&world) == 30);
     world.send("PATCH", &format!("/v1/endpoints/{id}"), &[JSON], r#"{"enabled": true}"#).ok(200);
     let replays = format!("/v1/endpoints/{id}/replays");
-    let slow = world.post(&replays, &json!({"per_second": 1.0})).ok(202);
+    let slow = world.post(&replays, &BeginReplay { per_second: Some(1.0), ..BeginReplay::default() }).ok(202);
     let slow = format!("/v1/replays/{}", slow["id"].as_str().unwrap());
     world.until("it has begun", || dead(&world) < 30);
     let database = world.kill();
@@ -292,7 +291,7 @@ fn a_replay_resumes_after_a_kill_and_stops_when_cancelled() {
     assert_eq!(cancelled["state"], "cancelled");
     let left = dead(&world);
     assert!(left > 0, "the rest stays dead");
-    world.post(&replays, &json!({"per_second": 1000.0})).ok(202);
+    world.post(&replays, &BeginReplay { per_second: Some(1000.0), ..BeginReplay::default() }).ok(202);
     world.until("a new replay sends the rest", || dead(&world) == 0);
 }
 
@@ -302,7 +301,7 @@ fn updating_an_endpoint_closes_its_circuit() {
         let receiver = Receiver::new();
         receiver.respond_with(500);
         let world = database.serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
-        let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["order.*"]}));
+        let id = world.create_endpoint(&endpoint(receiver.url(), "order.*"));
         let path = format!("/v1/endpoints/{id}");
         let began = std::time::Instant::now();
         world.until("its circuit is open", || {

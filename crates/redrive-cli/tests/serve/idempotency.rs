@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use redrive_api::events::PublishEvent;
+use redrive_api::retry::Retry;
+use serde::Serialize;
 
 use crate::http::{Answer, Connection, request};
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, event, to_json};
 
-fn keyed(world: &World, key: &str, body: &Value) -> Answer {
-    world.send("POST", "/v1/events", &[JSON, ("idempotency-key", key)], &body.to_string())
+fn keyed(world: &World, key: &str, body: &impl Serialize) -> Answer {
+    world.send("POST", "/v1/events", &[JSON, ("idempotency-key", key)], &to_json(body))
 }
 
 fn count(world: &World) -> usize {
@@ -21,25 +23,25 @@ fn count(world: &World) -> usize {
 fn a_repeated_key_gets_the_first_response() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = database.serve(&[]);
-        let event = json!({"type": "a", "payload": 1});
-        let first = keyed(&world, "order-7", &event);
-        let again = keyed(&world, "order-7", &event);
+        let one = event("a", 1);
+        let first = keyed(&world, "order-7", &one);
+        let again = keyed(&world, "order-7", &one);
         assert_eq!(first.ok(202), again.ok(202));
         assert_eq!(
             (first.header("idempotency-replayed"), again.header("idempotency-replayed")),
             (None, Some("true"))
         );
-        keyed(&world, "order-7", &json!({"type": "a", "payload": 2})).problem(422, "other_payload");
+        keyed(&world, "order-7", &event("a", 2)).problem(422, "other_payload");
         let batch = world.send(
             "POST",
             "/v1/events/batch",
             &[JSON, ("idempotency-key", "order-7")],
-            &json!([event]).to_string(),
+            &to_json(&[&one]),
         );
         batch.problem(422, "other_payload");
-        assert_ne!(keyed(&world, "order-8", &event).ok(202)["id"], first.json()["id"]);
+        assert_ne!(keyed(&world, "order-8", &one).ok(202)["id"], first.json()["id"]);
         assert_eq!(count(&world), 2);
-        let batch = json!([event, event, event]).to_string();
+        let batch = to_json(&[&one, &one, &one]);
         let send =
             || world.send("POST", "/v1/events/batch", &[JSON, ("idempotency-key", "batch")], &batch).ok(202);
         let ids: BTreeSet<String> =
@@ -49,7 +51,7 @@ fn a_repeated_key_gets_the_first_response() {
         assert_eq!(count(&world), 5);
         // Responses survive a restart.
         let world = World::start(world.kill(), &[]);
-        assert_eq!(keyed(&world, "order-7", &event).ok(202), first.json());
+        assert_eq!(keyed(&world, "order-7", &one).ok(202), first.json());
         assert_eq!(count(&world), 5);
     }
 }
@@ -57,12 +59,12 @@ fn a_repeated_key_gets_the_first_response() {
 #[test]
 fn a_refused_request_does_not_use_up_its_key() {
     let world = World::new();
-    keyed(&world, "k", &json!({"type": "a b", "payload": 1})).problem(400, "invalid_request");
-    keyed(&world, "k", &json!({"type": "a", "payload": 1, "retry": {"max_attempts": 0}}))
-        .problem(400, "invalid_request");
-    keyed(&world, "k", &json!({"type": "a", "payload": 1})).ok(202);
+    keyed(&world, "k", &event("a b", 1)).problem(400, "invalid_request");
+    let retry = Some(Retry { max_attempts: Some(0), ..Retry::default() });
+    keyed(&world, "k", &PublishEvent { retry, ..event("a", 1) }).problem(400, "invalid_request");
+    keyed(&world, "k", &event("a", 1)).ok(202);
     for bad in ["", &"x".repeat(201)] {
-        keyed(&world, bad, &json!({"type": "a", "payload": 1})).problem(400, "invalid_request");
+        keyed(&world, bad, &event("a", 1)).problem(400, "invalid_request");
     }
 }
 
@@ -74,7 +76,7 @@ fn keys_are_scoped_to_the_caller() {
     let world = database.serve(&[]);
     let send = |token: &str, payload: u32| {
         let authorization = format!("Bearer {token}");
-        let body = json!({"type": "a", "payload": payload}).to_string();
+        let body = to_json(&event("a", payload));
         world.send(
             "POST",
             "/v1/events",
@@ -91,7 +93,7 @@ fn keys_are_scoped_to_the_caller() {
 fn concurrent_requests_with_one_key_store_one_event() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = Arc::new(database.serve(&[]));
-        let event = json!({"type": "a", "payload": 1});
+        let event = event("a", 1);
         for round in 0..10 {
             let (key, start) = (format!("k{round}"), Arc::new(Barrier::new(8)));
             let threads: Vec<_> = (0..8)
@@ -137,7 +139,7 @@ fn a_kill_during_keyed_requests_stores_no_event_twice() {
                     std::thread::spawn(move || {
                         let mut connection = Connection::open(address);
                         let text =
-                            request("POST", "/v1/events", &[JSON, ("idempotency-key", &key)], &event(&key));
+                            request("POST", "/v1/events", &[JSON, ("idempotency-key", &key)], &named(&key));
                         start.wait();
                         let _ = connection.send(text); // the server may be gone
                         connection.answer().map(|answer| answer.status)
@@ -156,7 +158,7 @@ fn a_kill_during_keyed_requests_stores_no_event_twice() {
         let mut ids = BTreeSet::new();
         for key in &keys {
             world.until("the key is free or done", || {
-                let answer = world.send("POST", "/v1/events", &[JSON, ("idempotency-key", key)], &event(key));
+                let answer = world.send("POST", "/v1/events", &[JSON, ("idempotency-key", key)], &named(key));
                 match answer.status {
                     202 => ids.insert(answer.json()["id"].to_string()),
                     _ => {
@@ -174,6 +176,7 @@ fn a_kill_during_keyed_requests_stores_no_event_twice() {
     }
 }
 
-fn event(key: &str) -> String {
-    json!({"type": "a", "payload": key}).to_string()
+/// The body of an event whose payload is its key.
+fn named(key: &str) -> String {
+    to_json(&event("a", key))
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::http::request;
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, event};
 
 const SHORT_TIMEOUTS: [&str; 4] = ["--header-timeout", "1s", "--body-timeout", "1s"];
 
@@ -155,7 +155,7 @@ fn large_bodies_wait_for_body_memory() {
     holder.send(blanks((16 << 20) - 100)).unwrap();
     world.until("the memory is used", || body_bytes(world) == 16 << 20);
     let waits = std::thread::scope(|scope| {
-        let large = json!({"type": "a", "payload": "x".repeat(100_000)});
+        let large = event("a", "x".repeat(100_000));
         let waiting = scope.spawn(move || world.post("/v1/events", &large).status);
         std::thread::sleep(Duration::from_millis(300));
         assert!(!waiting.is_finished(), "no memory is free");

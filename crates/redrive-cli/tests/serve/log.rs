@@ -3,16 +3,15 @@
 use serde_json::{Value, json};
 
 use crate::receiver::Receiver;
-use crate::world::{TestDatabase, World};
+use crate::world::{TestDatabase, World, endpoint};
 
 /// Publishes an event that fails twice, and returns the name of its endpoint.
 fn fail_twice(world: &World, receiver: &Receiver) -> String {
     receiver.respond_with(500);
-    let endpoint = json!({"url": receiver.url(), "patterns": ["order.*"]});
-    let made = world.post("/v1/endpoints", &endpoint).ok(201);
+    let id = world.create_endpoint(&endpoint(receiver.url(), "order.*"));
     world.publish("order.created", &json!(1));
     world.until("it is dead", || world.get("/metrics").body.contains("redrive_events_dead_total 1\n"));
-    made["id"].as_str().unwrap().to_owned()
+    id
 }
 
 fn serve(arguments: &[&str]) -> World {

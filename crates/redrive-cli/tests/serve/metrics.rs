@@ -9,7 +9,7 @@ use redrive_store::{SqliteOptions, SqliteStore};
 use serde_json::json;
 
 use crate::receiver::Receiver;
-use crate::world::{TestDatabase, World};
+use crate::world::{TestDatabase, World, endpoint};
 
 #[test]
 fn metrics_are_counted_and_well_formed() {
@@ -64,7 +64,7 @@ fn retries_are_counted_by_event_type() {
         "--base-delay",
         "500ms",
     ]);
-    world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
+    world.create_endpoint(&endpoint(receiver.url(), "order.*"));
     let has = |line: &str| world.get("/metrics").body.lines().any(|found| found == line);
     receiver.respond_with(500);
     world.publish("order.lost", &json!(1));
@@ -88,8 +88,7 @@ fn retries_are_counted_by_event_type() {
 fn an_endpoint_has_series_until_it_is_removed() {
     let receiver = Receiver::new();
     let world = TestDatabase::sqlite().serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
-    let made = world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
-    let id = made["id"].as_str().unwrap();
+    let id = world.create_endpoint(&endpoint(receiver.url(), "order.*"));
     let has = |line: &str| world.get("/metrics").body.lines().any(|found| found == line);
     let delivered = |outcome: &str, count: u32| {
         format!("redrive_deliveries_total{{subscription=\"{id}\",outcome=\"{outcome}\"}} {count}")
@@ -116,7 +115,7 @@ fn an_endpoint_has_series_until_it_is_removed() {
     assert_eq!(world.send("PATCH", &path, &[crate::world::JSON], r#"{"description":"x"}"#).status, 200);
     assert!(has(&delivered("done", 1)));
     assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
-    assert!(!world.get("/metrics").body.contains(id));
+    assert!(!world.get("/metrics").body.contains(&id));
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redrive_api::endpoints::CreateEndpoint;
 use serde_json::json;
 
 use crate::http::request;
 use crate::receiver::Receiver;
-use crate::world::{JSON, TestDatabase, World, refused};
+use crate::world::{JSON, TestDatabase, World, endpoint, event, refused};
 
 #[test]
 fn requests_in_flight_complete_at_shutdown() {
@@ -60,7 +61,7 @@ fn requests_and_deliveries_share_the_shutdown_timeout() {
         TestDatabase::sqlite().serve(&["--shutdown-timeout", "5s", "--allow-range", "127.0.0.0/8"]);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", silent.local_addr().unwrap());
-    world.post("/v1/endpoints", &json!({"url": url, "patterns": ["*"], "timeout_ms": 30_000})).ok(201);
+    world.create_endpoint(&CreateEndpoint { timeout_ms: Some(30_000), ..endpoint(url, "*") });
     world.publish("order.created", &json!(1));
     world.until("it is in flight", || world.get("/metrics").body.contains("redrive_in_flight 1"));
     let mut connection = world.connect();
@@ -80,7 +81,7 @@ fn events_published_during_shutdown_are_delivered_after_the_restart() {
     const LOCAL: [&str; 2] = ["--allow-range", "127.0.0.0/8"];
     let mut world = TestDatabase::sqlite().serve(&LOCAL);
     let receiver = Receiver::new();
-    world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["*"]})).ok(201);
+    world.create_endpoint(&endpoint(receiver.url(), "*"));
     let text = request("POST", "/v1/events", &[JSON], r#"{"type":"a","payload":1}"#);
     let (first, last) = text.split_at(text.len() - 5);
     let mut connections = [world.connect(), world.connect()];
@@ -155,13 +156,11 @@ fn readiness_fails_while_the_database_is_down() {
     let problem = world.get("/readyz").problem(503, "unavailable");
     assert!(!problem.to_string().contains("127.0.0.1"), "the store's address is not shown: {problem}");
     assert_eq!(world.get("/healthz").status, 200, "the process is alive");
-    let answer = world.post("/v1/events", &json!({"type": "a", "payload": 1}));
+    let answer = world.post("/v1/events", &event("a", 1));
     assert_eq!(answer.status, 503, "{answer:?}");
     assert!(answer.header("retry-after").is_some(), "{answer:?}");
     server.resume().unwrap();
     world.until("it is ready again", || world.get("/readyz").status == 200);
-    world.until("events are accepted again", || {
-        world.post("/v1/events", &json!({"type": "a", "payload": 1})).status == 202
-    });
+    world.until("events are accepted again", || world.post("/v1/events", &event("a", 1)).status == 202);
     assert_eq!(world.get(&format!("/v1/events/{id}")).status, 200);
 }

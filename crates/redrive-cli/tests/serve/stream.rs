@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::http::{Connection, request};
-use crate::world::{TestDatabase, World};
+use crate::world::{TestDatabase, World, event};
 
 /// Stream client.
 struct Watcher(Connection);
@@ -89,8 +89,8 @@ fn the_stream_shows_events_of_other_processes() {
 fn a_slow_stream_reports_lag() {
     let world = World::new();
     let mut watcher = Watcher::new(&world, "/v1/stream");
-    let events: Vec<Value> = (0..3000).map(|n| json!({"type": "flood", "payload": n})).collect();
-    world.post("/v1/events/batch", &json!(events)).ok(202);
+    let events: Vec<_> = (0..3000).map(|n| event("flood", n)).collect();
+    world.post("/v1/events/batch", &events).ok(202);
     world.publish("last", &json!(1));
     let (mut published, mut lagged) = (0, false);
     loop {

@@ -1,16 +1,34 @@
 //! Pull subscriptions over HTTP.
 
 use redrive_api::client::Client;
-use redrive_api::subscriptions::{Ack, Extend, LeaseResults, LeasedEvent, Nack, NackOutcome, Pull};
+use redrive_api::retry::Retry;
+use redrive_api::subscriptions::{
+    Ack, Extend, LeaseResults, LeasedEvent, Nack, NackOutcome, Pull, PutSubscription,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::world::{JSON, TestDatabase, World, ok};
+use crate::world::{JSON, TestDatabase, World, ok, to_json};
 
 /// The text of a lease that never was.
 const UNKNOWN: &str = "1.00000000000000000000000000000000";
 
-fn put(world: &World, name: &str, body: &Value) -> Value {
-    world.send("PUT", &format!("/v1/subscriptions/{name}"), &[JSON], &body.to_string()).ok(200)
+fn put(world: &World, name: &str, body: &impl Serialize) -> Value {
+    world.send("PUT", &format!("/v1/subscriptions/{name}"), &[JSON], &to_json(body)).ok(200)
+}
+
+/// A subscription to orders, on the server's policy.
+fn orders() -> PutSubscription {
+    PutSubscription { patterns: vec!["order.*".to_owned()], lease_ms: None, retry: None }
+}
+
+/// A subscription to orders whose first wait is short.
+fn quick_orders() -> PutSubscription {
+    PutSubscription { retry: Some(quick()), ..orders() }
+}
+
+fn quick() -> Retry {
+    Retry { base_delay_ms: Some(10), ..Retry::default() }
 }
 
 /// Pulls from the subscription `billing`, with a wait for the first event.
@@ -69,11 +87,8 @@ fn events_are_pulled_acked_nacked_and_extended() {
 fn a_nack_may_snooze_an_event_or_end_it_for_good() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = database.serve(&[]);
-        put(
-            &world,
-            "billing",
-            &json!({"patterns": ["order.*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}}),
-        );
+        let retry = Some(Retry { max_attempts: Some(2), ..quick() });
+        put(&world, "billing", &PutSubscription { retry, ..orders() });
         let id = world.publish("order.created", &json!(1));
         let client = world.client();
         let nack = |outcome: NackOutcome, delay_ms, reason: Option<&str>| {
@@ -119,7 +134,7 @@ fn invalid_pull_requests_are_refused() {
     world
         .send("PUT", "/v1/subscriptions/ep_1", &[JSON], r#"{"patterns": ["*"]}"#)
         .problem(400, "invalid_request");
-    put(&world, "billing", &json!({"patterns": ["order.*"]}));
+    put(&world, "billing", &orders());
     world.post(&format!("{path}/pull"), &json!({"max": 101})).problem(400, "invalid_request");
     world.post(&format!("{path}/pull"), &json!({"lease_ms": 1})).problem(400, "invalid_request");
     world.post(&format!("{path}/ack"), &json!({"leases": ["x"]})).problem(400, "invalid_request");
@@ -135,7 +150,7 @@ fn an_unknown_lease_does_not_block_the_other_leases() {
     let world = World::new();
     let client = world.client();
     let billing = client.subscriptions();
-    put(&world, "billing", &json!({"patterns": ["order.*"], "retry": {"base_delay_ms": 10}}));
+    put(&world, "billing", &quick_orders());
     let id = world.publish("order.created", &json!(1));
     let leases = |lease: &str| vec![UNKNOWN.to_owned(), lease.to_owned()];
     let one_lost = LeaseResults { done: 1, lost: vec![UNKNOWN.to_owned()] };
@@ -161,9 +176,9 @@ async fn removed_subscriptions_do_not_count_for_the_limit() {
     }
     redrive::store::Store::close(&store).await.unwrap();
     let world = database.serve(&[]);
-    let body = json!({"patterns": ["order.*"]});
+    let body = orders();
     put(&world, "last", &body);
-    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &body.to_string());
+    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &to_json(&body));
     let problem = more().problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("1000 subscriptions"), "{problem}");
     put(&world, "q5", &body);
@@ -174,7 +189,7 @@ async fn removed_subscriptions_do_not_count_for_the_limit() {
 #[test]
 fn deliveries_of_a_removed_subscription_are_dead_lettered() {
     let world = World::new();
-    put(&world, "billing", &json!({"patterns": ["order.*"]}));
+    put(&world, "billing", &orders());
     let id = world.publish("order.created", &json!({"n": 1}));
     assert_eq!(world.send("DELETE", "/v1/subscriptions/billing", &[], "").status, 204);
     world.until("it is dead-lettered", || status(&world, &id) == "dlq");
@@ -183,7 +198,7 @@ fn deliveries_of_a_removed_subscription_are_dead_lettered() {
     let next = world.publish("order.created", &json!({"n": 2}));
     world.until("the unmatched event is done", || status(&world, &next) == "done");
     // A recreated subscription gets its dead letters by a retry.
-    put(&world, "billing", &json!({"patterns": ["order.*"]}));
+    put(&world, "billing", &orders());
     world.send("POST", &format!("/v1/dlq/{id}/retry"), &[], "").ok(202);
     assert_eq!(pull(&world.client())[0].id.to_string(), id);
 }
@@ -192,7 +207,7 @@ fn deliveries_of_a_removed_subscription_are_dead_lettered() {
 fn a_lease_outlives_the_server_that_granted_it() {
     for signal in ["TERM", "KILL"] {
         let mut world = World::new();
-        put(&world, "billing", &json!({"patterns": ["order.*"], "retry": {"base_delay_ms": 10}}));
+        put(&world, "billing", &quick_orders());
         (1..=2).for_each(|n| drop(world.publish("order.created", &json!({ "n": n }))));
         let (mut ids, mut leases) = (Vec::new(), Vec::new());
         while leases.len() < 2 {

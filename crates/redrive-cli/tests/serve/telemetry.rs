@@ -13,10 +13,12 @@ use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point}
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
+use redrive_api::endpoints::CreateEndpoint;
+use redrive_api::retry::Retry;
 use serde_json::json;
 
 use crate::receiver::Receiver;
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, endpoint, event, to_json};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -159,14 +161,10 @@ fn the_callers_trace_continues_in_every_attempt() {
     let more = ["--otlp-header", "Authorization: Bearer t0ken", "--otlp-service-name", "shop"];
     let mut world = serve(&url, &more);
     receiver.respond_with(500);
-    world
-        .post(
-            "/v1/endpoints",
-            &json!({"url": receiver.url(), "patterns": ["order.*"], "retry": {"base_delay_ms": 300}}),
-        )
-        .ok(201);
+    let retry = Some(Retry { base_delay_ms: Some(300), ..Retry::default() });
+    world.create_endpoint(&CreateEndpoint { retry, ..endpoint(receiver.url(), "order.*") });
     let traceparent = format!("00-{TRACE}-{CALLER}-01");
-    let body = json!({"type": "order.created", "payload": 7}).to_string();
+    let body = to_json(&event("order.created", 7));
     world.send("POST", "/v1/events", &[JSON, ("traceparent", &traceparent)], &body).ok(202);
     // Not sampled by its caller.
     let unwanted = format!("00-{}-{CALLER}-00", TRACE.replace('4', "5"));
@@ -245,10 +243,10 @@ fn an_unreachable_collector_delays_nothing() {
         let receiver = Receiver::new();
         let more = ["--otlp-interval", "100ms", "--shutdown-timeout", "2s"];
         let mut world = serve(&format!("http://{address}"), &more);
-        world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
+        world.create_endpoint(&endpoint(receiver.url(), "order.*"));
         // More than the span queue holds.
-        let many: Vec<_> = (0..3000).map(|n| json!({"type": "order.created", "payload": n})).collect();
-        world.post("/v1/events/batch", &json!(many)).ok(202);
+        let many: Vec<_> = (0..3000).map(|n| event("order.created", n)).collect();
+        world.post("/v1/events/batch", &many).ok(202);
         world.until("all are delivered", || receiver.received().len() >= 3000);
         world.until("all are done", || world.get("/metrics").body.contains("redrive_events_done_total 3000"));
         let began = Instant::now();

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::world::{TestDatabase, World, refused};
+use crate::world::{TestDatabase, World, endpoint, refused};
 
 /// TLS endpoint that records requests and responds with 200.
 struct TlsReceiver {
@@ -81,9 +81,7 @@ fn serve(authority: Option<&Path>) -> World {
 
 /// Creates an endpoint; returns its id.
 fn make(world: &World, at: &str) -> String {
-    let made =
-        world.post("/v1/endpoints", &json!({"url": format!("https://{at}/hook"), "patterns": ["order.*"]}));
-    made.ok(201)["id"].as_str().unwrap().to_owned()
+    world.create_endpoint(&endpoint(format!("https://{at}/hook"), "order.*"))
 }
 
 #[test]

@@ -11,7 +11,11 @@ use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{ClassifyError, Failure, RetryPolicy};
 use redrive::{Event, EventBus};
 use redrive_api::client::Client;
+use redrive_api::endpoints::CreateEndpoint;
+use redrive_api::events::PublishEvent;
 use redrive_servers::Schema;
+use serde::Serialize;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use crate::http::{Answer, Connection, request};
@@ -221,8 +225,8 @@ impl World {
         self.send("GET", path, &[], "")
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
-        self.send("POST", path, &[JSON], &body.to_string())
+    pub(crate) fn post(&self, path: &str, body: &impl Serialize) -> Answer {
+        self.send("POST", path, &[JSON], &to_json(body))
     }
 
     /// Sends a request with a token.
@@ -232,8 +236,14 @@ impl World {
 
     /// Publishes an event; returns its id.
     pub(crate) fn publish(&self, event_type: &str, payload: &Value) -> String {
-        let published = self.post("/v1/events", &json!({"type": event_type, "payload": payload})).ok(202);
+        let published = self.post("/v1/events", &event(event_type, payload)).ok(202);
         published["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Creates an endpoint; returns its id.
+    pub(crate) fn create_endpoint(&self, endpoint: &CreateEndpoint) -> String {
+        let created = self.post("/v1/endpoints", endpoint).ok(201);
+        created["id"].as_str().unwrap().to_owned()
     }
 
     /// Polls until `holds` returns true.
@@ -268,6 +278,21 @@ impl World {
         );
         status.unwrap()
     }
+}
+
+/// An event to publish, with nothing else set.
+pub(crate) fn event(event_type: &str, payload: impl Serialize) -> PublishEvent {
+    PublishEvent::new(event_type, to_raw_value(&payload).unwrap())
+}
+
+/// An endpoint to create for the events of one pattern, with nothing else set.
+pub(crate) fn endpoint(url: impl Into<String>, pattern: &str) -> CreateEndpoint {
+    CreateEndpoint { url: url.into(), patterns: vec![pattern.to_owned()], ..CreateEndpoint::default() }
+}
+
+/// The body of a request.
+pub(crate) fn to_json(request: &impl Serialize) -> String {
+    serde_json::to_string(request).unwrap()
 }
 
 /// Runs a request of the typed client in a test without a runtime, and returns its response.

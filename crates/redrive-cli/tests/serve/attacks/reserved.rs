@@ -1,9 +1,10 @@
 //! Names and ids that belong to the server, or to somebody else's event.
 
+use redrive_api::events::PublishEvent;
 use serde_json::{Value, json};
 
 use crate::receiver::Receiver;
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, endpoint, event, to_json};
 
 #[test]
 fn types_of_the_product_cannot_be_published() {
@@ -62,24 +63,25 @@ fn the_id_of_another_event_is_refused() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = database.serve(&[]);
         let id = "4e1b2d3c-aaaa-4bbb-8ccc-123456789abc";
-        let event =
-            |event_type: &str, payload: u32| json!({"type": event_type, "payload": payload, "id": id});
-        assert_eq!(world.post("/v1/events", &event("a", 1)).ok(202)["duplicate"], false);
-        assert_eq!(world.post("/v1/events", &event("a", 1)).ok(202)["duplicate"], true);
-        for other in [event("a", 2), event("b", 1)] {
+        let own = |event_type: &str, payload: u32| PublishEvent {
+            id: Some(id.parse().unwrap()),
+            ..event(event_type, payload)
+        };
+        assert_eq!(world.post("/v1/events", &own("a", 1)).ok(202)["duplicate"], false);
+        assert_eq!(world.post("/v1/events", &own("a", 1)).ok(202)["duplicate"], true);
+        for other in [own("a", 2), own("b", 1)] {
             let problem = world.post("/v1/events", &other).problem(409, "id_taken");
             assert!(problem["detail"].as_str().unwrap().contains(id), "{problem}");
-            let batch = json!([{"type": "new", "payload": 1}, other]);
+            let batch = [event("new", 1), other];
             world.post("/v1/events/batch", &batch).problem(409, "id_taken");
         }
         let keyed = [JSON, ("idempotency-key", "k")];
-        world.send("POST", "/v1/events", &keyed, &event("a", 2).to_string()).problem(409, "id_taken");
-        world.send("POST", "/v1/events", &keyed, &event("a", 1).to_string()).ok(202);
+        world.send("POST", "/v1/events", &keyed, &to_json(&own("a", 2))).problem(409, "id_taken");
+        world.send("POST", "/v1/events", &keyed, &to_json(&own("a", 1))).ok(202);
 
         let twice = |payload: u32| {
-            json!([1, payload].map(|payload| {
-                json!({"type": "new", "payload": payload, "id": "5e1b2d3c-aaaa-4bbb-8ccc-123456789abc"})
-            }))
+            let id = Some("5e1b2d3c-aaaa-4bbb-8ccc-123456789abc".parse().unwrap());
+            [1, payload].map(|payload| PublishEvent { id, ..event("new", payload) })
         };
         world.post("/v1/events/batch", &twice(2)).problem(409, "id_taken");
         let stored = world.get("/v1/events").ok(200);
@@ -98,11 +100,11 @@ fn a_taken_id_does_not_silence_the_report_of_a_disabled_endpoint() {
     let world = TestDatabase::sqlite().serve(&["--allow-range", "127.0.0.0/8"]);
     let receiver = Receiver::new();
     receiver.respond_with(410);
-    let made = world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
+    let made = world.post("/v1/endpoints", &endpoint(receiver.url(), "order.*")).ok(201);
     let name = format!("redrive.endpoint.disabled/{}/{}", made["id"].as_str().unwrap(), made["version"]);
     let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let id = uuid::Uuid::new_v8(digest.as_ref()[..16].try_into().unwrap());
-    world.post("/v1/events", &json!({"type": "noise", "payload": 1, "id": id})).ok(202);
+    world.post("/v1/events", &PublishEvent { id: Some(id), ..event("noise", 1) }).ok(202);
     world.publish("order.created", &json!(1));
     world.until("the endpoint is reported as disabled", || {
         let reports = world.get("/v1/events?type=redrive.endpoint.disabled").ok(200);

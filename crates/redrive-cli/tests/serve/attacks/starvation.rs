@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::net::TcpSocket;
 
 use crate::http::{Connection, request};
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, event, to_json};
 
 /// Asserts that a health check on a new connection is answered within a second.
 fn is_healthy(world: &World) {
@@ -55,15 +55,15 @@ fn one_caller_cannot_take_the_body_memory_of_others() {
         }
         world.until("the share of the caller is used", || reserved() > 15 << 20);
         is_healthy(&world);
-        let event = r#"{"type":"a","payload":1}"#;
+        let small = to_json(&event("a", 1));
         let began = Instant::now();
         assert_eq!(
-            world.send_as(&greedy, "POST", "/v1/events", event).status,
+            world.send_as(&greedy, "POST", "/v1/events", &small).status,
             202,
             "a small body of the same caller"
         );
-        let large = json!([{"type": "a", "payload": "x".repeat(1 << 20).get(2..)}, {"type": "b", "payload": " ".repeat(900_000)}]);
-        let answer = world.send_as(&other, "POST", "/v1/events/batch", &large.to_string());
+        let large = [event("a", "x".repeat((1 << 20) - 2)), event("b", " ".repeat(900_000))];
+        let answer = world.send_as(&other, "POST", "/v1/events/batch", &to_json(&large));
         assert_eq!(answer.status, 202, "a large body of another caller: {answer:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert!(reserved() < 18 << 20, "{}", reserved());

@@ -2,22 +2,42 @@
 
 use std::sync::Arc;
 
+use redrive_api::retry::Retry;
+use redrive_api::subscriptions::{
+    Ack, Extend, LeaseResults, LeasedEvent, Nack, Pull, PutSubscription, Subscriptions,
+};
 use serde_json::{Value, json};
 
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{TestDatabase, World, ok};
 
-fn pull(world: &World, body: &Value) -> Vec<Value> {
-    let pulled = world.post("/v1/subscriptions/billing/pull", body).ok(200);
-    pulled["data"].as_array().unwrap().clone()
+fn pull(world: &World, how: &Pull) -> Vec<LeasedEvent> {
+    ok(world.client().subscriptions().pull("billing", how)).data
 }
 
-/// Sends an ack, a nack or an extension of leases.
-fn end(world: &World, what: &str, leases: &[&Value]) -> Value {
-    let mut body = json!({ "leases": leases });
-    if what == "extend" {
-        body["lease_ms"] = json!(60_000);
-    }
-    world.post(&format!("/v1/subscriptions/billing/{what}"), &body).ok(200)
+fn waiting(wait_ms: u64) -> Pull {
+    Pull { wait_ms: Some(wait_ms), ..Pull::default() }
+}
+
+/// A way to end or extend leases of the subscription `billing`.
+type End = fn(&Subscriptions<'_>, Vec<String>) -> LeaseResults;
+
+const ACK: End = |billing, leases| ok(billing.ack("billing", &Ack { leases }));
+const NACK: End = |billing, leases| {
+    ok(billing.nack("billing", &Nack { leases, outcome: None, delay_ms: None, reason: None }))
+};
+const EXTEND: End = |billing, leases| ok(billing.extend("billing", &Extend { leases, lease_ms: 60_000 }));
+
+fn end(world: &World, how: End, leases: &[&String]) -> LeaseResults {
+    let leases = leases.iter().map(|lease| (*lease).clone()).collect();
+    how(&world.client().subscriptions(), leases)
+}
+
+fn done(done: usize) -> LeaseResults {
+    LeaseResults { done, lost: Vec::new() }
+}
+
+fn lost(leases: &[&String]) -> LeaseResults {
+    LeaseResults { done: 0, lost: leases.iter().map(|lease| (*lease).clone()).collect() }
 }
 
 fn status(world: &World, id: &str) -> Value {
@@ -25,16 +45,16 @@ fn status(world: &World, id: &str) -> Value {
 }
 
 /// Creates a subscription, publishes three events and leases them. Returns their ids and leases.
-fn leased_by(first: &World, lease_ms: u32) -> (Vec<String>, Vec<Value>) {
-    let body = json!({"patterns": ["order.*"], "lease_ms": lease_ms, "retry": {"base_delay_ms": 10}});
-    first.send("PUT", "/v1/subscriptions/billing", &[JSON], &body.to_string()).ok(200);
+fn leased_by(first: &World, lease_ms: u64) -> (Vec<String>, Vec<String>) {
+    let retry = Some(Retry { base_delay_ms: Some(10), ..Retry::default() });
+    let orders = PutSubscription { patterns: vec!["order.*".to_owned()], lease_ms: Some(lease_ms), retry };
+    ok(first.client().subscriptions().put("billing", &orders));
     (0..3).for_each(|n| drop(first.publish("order.created", &json!(n))));
     let mut leased = Vec::new();
     while leased.len() < 3 {
-        leased.extend(pull(first, &json!({"max": 10, "wait_ms": 20_000})));
+        leased.extend(pull(first, &waiting(20_000)));
     }
-    let id = |event: &Value| event["id"].as_str().unwrap().to_owned();
-    (leased.iter().map(id).collect(), leased.iter().map(|event| event["lease"].clone()).collect())
+    leased.into_iter().map(|event| (event.id.to_string(), event.lease)).unzip()
 }
 
 #[test]
@@ -46,21 +66,20 @@ fn every_server_ends_the_leases_of_a_stopped_one() {
     let (ids, leases) = leased_by(&first, 600_000);
     first.signal("STOP");
     // Longer than the lease of the process on its claims.
-    assert!(pull(&second, &json!({"wait_ms": 20_000})).is_empty(), "the consumers still have them");
-    let one = json!({"done": 1, "lost": []});
-    assert_eq!(end(&second, "extend", &[&leases[0]]), one);
-    assert_eq!(end(&third, "ack", &[&leases[0]]), one);
-    assert_eq!(end(&third, "nack", &[&leases[1]]), one);
+    assert!(pull(&second, &waiting(20_000)).is_empty(), "the consumers still have them");
+    assert_eq!(end(&second, EXTEND, &[&leases[0]]), done(1));
+    assert_eq!(end(&third, ACK, &[&leases[0]]), done(1));
+    assert_eq!(end(&third, NACK, &[&leases[1]]), done(1));
     assert_eq!(status(&second, &ids[0]), "done");
     first.signal("CONT");
-    for what in ["extend", "ack", "nack"] {
-        let lost = json!({"done": 0, "lost": [&leases[0], &leases[1]]});
-        assert_eq!(end(&first, what, &[&leases[0], &leases[1]]), lost, "{what}");
+    for how in [EXTEND, ACK, NACK] {
+        let ended = [&leases[0], &leases[1]];
+        assert_eq!(end(&first, how, &ended), lost(&ended));
     }
-    assert_eq!(end(&first, "ack", &[&leases[2]]), one, "its own lease is as good as before");
-    let again = pull(&second, &json!({"wait_ms": 20_000})).remove(0);
-    assert_eq!((again["id"].as_str(), again["attempt"].as_u64()), (Some(ids[1].as_str()), Some(2)));
-    assert_eq!(end(&first, "ack", &[&again["lease"]]), one, "and so is that of another server");
+    assert_eq!(end(&first, ACK, &[&leases[2]]), done(1), "its own lease is as good as before");
+    let again = pull(&second, &waiting(20_000)).remove(0);
+    assert_eq!((again.id.to_string(), again.attempt), (ids[1].clone(), 2));
+    assert_eq!(end(&first, ACK, &[&again.lease]), done(1), "and so is that of another server");
     for id in &ids {
         assert_eq!(status(&first, id), "done"); // the ack is answered after it is stored
     }
@@ -75,22 +94,22 @@ fn no_server_honours_a_lease_that_ended_while_its_server_was_stopped() {
     first.signal("STOP");
     let mut taken_over = Vec::new();
     second.until("the leases have ended", || {
-        taken_over.extend(pull(&second, &json!({"max": 10, "wait_ms": 1000, "lease_ms": 600_000})));
+        taken_over.extend(pull(&second, &Pull { lease_ms: Some(600_000), ..waiting(1000) }));
         taken_over.len() == 3
     });
     first.signal("CONT");
-    for (what, lease) in ["extend", "ack", "nack"].into_iter().zip(&leases) {
+    for (how, lease) in [EXTEND, ACK, NACK].into_iter().zip(&leases) {
         for world in [&first, &second] {
-            assert_eq!(end(world, what, &[lease]), json!({"done": 0, "lost": [lease]}), "{what}");
+            assert_eq!(end(world, how, &[lease]), lost(&[lease]));
         }
     }
     for id in &ids {
         assert_eq!(status(&second, id), "processing");
     }
-    let leases: Vec<_> = taken_over.iter().map(|event| &event["lease"]).collect();
-    assert_eq!(end(&first, "ack", &leases), json!({"done": 3, "lost": []}));
+    assert!(taken_over.iter().all(|event| event.attempt == 2), "the ended lease was an attempt");
+    let leases: Vec<_> = taken_over.iter().map(|event| &event.lease).collect();
+    assert_eq!(end(&first, ACK, &leases), done(3));
     for id in &ids {
         assert_eq!(status(&second, id), "done");
     }
-    assert!(taken_over.iter().all(|event| event["attempt"] == 2), "the ended lease was an attempt");
 }

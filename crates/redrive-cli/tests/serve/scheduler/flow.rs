@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lapin::BasicProperties;
+use redrive_api::review::{DiscardMessage, ReleaseMessage};
 use redrive_servers::RabbitMq;
 use serde_json::{Value, json};
 
@@ -145,8 +146,12 @@ fn reviews_are_decided_by_command_on_the_database_by_server_and_by_http() {
         // Discard by HTTP.
         shop.client.send_failure(&shop.retry_queue, &failure("m-1", &shop.orders, 5));
         let third = one_in_review(&world)["id"].as_str().unwrap().to_owned();
-        let decided =
-            world.post(&format!("/v1/review/{third}/discard"), &json!({"why": "cancelled"})).ok(202);
+        let decided = world
+            .post(
+                &format!("/v1/review/{third}/discard"),
+                &DiscardMessage { why: Some("cancelled".to_owned()) },
+            )
+            .ok(202);
         assert_eq!(decided["decision"], "discarded");
         let detail = || world.get(&format!("/v1/review/{third}")).ok(200);
         world.until("it is discarded", || detail()["status"] == "failed" && detail()["in_review"] == false);
@@ -168,7 +173,7 @@ fn an_undecodable_message_is_reviewed_and_retried_to_a_given_queue() {
     world.send("POST", &retry, &[], "").problem(400, "invalid_request");
     let said = database.command(&["scheduler", "review", "retry", &id]).output().unwrap();
     assert_eq!(said.status.code(), Some(2), "{said:?}");
-    world.post(&retry, &json!({"queue": shop.orders})).ok(202);
+    world.post(&retry, &ReleaseMessage { queue: Some(shop.orders.clone()) }).ok(202);
     assert_eq!(shop.client.next(&shop.orders, || world.log()).body, "what is this");
     world.get("/v1/review/00000000-0000-4000-8000-000000000000").problem(404, "not_found");
     world.get("/v1/review/x").problem(400, "invalid_request");
