@@ -16,7 +16,7 @@ use redrive_store::postgres::append_in;
 use redrive_store::traits::*;
 use redrive_store::{
     Appended, ClaimSink, DocumentKey, EventId, NewEvent, PostgresOptions, PostgresStore, Redrive, Replayed,
-    StoreError, SubscriptionName, SubscriptionRow, Verdict,
+    Routing, StoreError, SubscriptionName, SubscriptionRow, Verdict,
 };
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
@@ -280,4 +280,59 @@ async fn a_redriven_event_is_reported_when_the_standby_has_it() {
     let (it, gone) = (Arc::clone(&store), name.clone());
     pair.leave_on_primary("DELETE FROM redrive.subscriptions; DELETE FROM redrive.subscriber".into()).await;
     assert!(!pair.finds(async move { it.unregister(gone, now()).await }).await.unwrap());
+}
+
+/// A barrier costs a commit of its own, for which a publisher would wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publish_sets_a_barrier_only_if_its_id_exists() {
+    let server = Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
+    // The server decodes its log, which has each barrier as a message.
+    connect(&server).await.batch_execute("ALTER SYSTEM SET wal_level = logical").await.unwrap();
+    server.crash().unwrap();
+    server.resume().unwrap();
+    let mut client = connect(&server).await;
+    let slot = "SELECT pg_create_logical_replication_slot('barriers', 'test_decoding')";
+    client.batch_execute(slot).await.unwrap();
+    let barriers = async |client: &Client| -> i64 {
+        let query =
+            "SELECT count(*) FILTER (WHERE data LIKE 'message: transactional: 1 prefix: redrive,%'), count(*)
+                     FROM pg_logical_slot_get_changes('barriers', NULL, NULL)";
+        let row = client.query_one(query, &[]).await.unwrap();
+        assert!(row.get::<_, i64>(1) > 0, "the log is decoded");
+        row.get(0)
+    };
+    let store = open(&server).await;
+    let (sink, mut claims) = ClaimSink::new(2);
+    store.attach(Some(sink));
+    let to = Routing::Each(vec![SubscriptionName::new("billing").unwrap()]);
+    let events = [event(), NewEvent { to, ..event() }];
+    for event in &events {
+        assert_eq!(store.append(vec![event.clone()]).await.unwrap(), [Appended::New]);
+        store.settle(claims.recv().await.unwrap(), settlement(Verdict::Done)).await.unwrap();
+    }
+    store.attach(None);
+    let batch = vec![event(), event(), event()];
+    assert_eq!(store.append(batch.clone()).await.unwrap(), [Appended::New; 3]);
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(append_in(&transaction, "redrive", &[event()]).await.unwrap(), [Appended::New]);
+    transaction.commit().await.unwrap();
+    let own = event();
+    client.batch_execute(&publish(&own)).await.unwrap();
+    assert_eq!(barriers(&client).await, 0, "publishes of new events, and their settlements");
+
+    for event in &events {
+        assert_eq!(store.append(vec![event.clone()]).await.unwrap(), [Appended::Duplicate]);
+        assert_eq!(barriers(&client).await, 1);
+    }
+    assert_eq!(store.append(batch).await.unwrap(), [Appended::Duplicate; 3]);
+    assert_eq!(barriers(&client).await, 1, "one for a batch");
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(append_in(&transaction, "redrive", &events[..1]).await.unwrap(), [Appended::Duplicate]);
+    transaction.commit().await.unwrap();
+    client.batch_execute(&publish(&own)).await.unwrap();
+    assert_eq!(barriers(&client).await, 2, "one inside the publisher's transaction, one of the SQL function");
+    // The statement for existing ids is used for a while after one was seen.
+    assert_eq!(store.append(vec![event()]).await.unwrap(), [Appended::New]);
+    assert_eq!(barriers(&client).await, 0);
+    store.close().await.unwrap();
 }
