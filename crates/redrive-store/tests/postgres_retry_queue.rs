@@ -8,13 +8,17 @@ use redrive_retry::Timestamp;
 use redrive_retry::decision::DeadReason;
 use redrive_store::traits::*;
 use redrive_store::{
-    ClaimSink, EventId, EventType, Metadata, NewEvent, PostgresOptions, PostgresStore, Routing, Settlement,
-    Store, Verdict,
+    ClaimSink, EventId, EventType, Metadata, NewEvent, PostgresOptions, PostgresStore, Redrive, Replayed,
+    Routing, Settlement, Store, SubscriptionName, Verdict,
 };
 
 use crate::postgres_server::{Schema, connect, server};
 
 const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+fn republisher() -> SubscriptionName {
+    SubscriptionName::new("republisher").unwrap()
+}
 
 fn task(message: &str, count: u32, payload: &str, rest: &str) -> NewEvent {
     let task = format!(
@@ -31,7 +35,7 @@ fn task(message: &str, count: u32, payload: &str, rest: &str) -> NewEvent {
         due_at: NOW,
         is_scheduled: false,
         retry: None,
-        to: Routing::Matching,
+        to: Routing::Each(vec![republisher()]),
     }
 }
 
@@ -56,7 +60,8 @@ async fn the_retry_queue_view_shows_the_state_of_each_message() {
     let due_at = NOW + Duration::from_secs(4);
     let pending = NewEvent { due_at, ..task("m-4", 1, r#"{"text":"x"}"#, "") };
     let other = NewEvent { event_type: EventType::new("order.created").unwrap(), ..task("m-5", 0, "{}", "") };
-    store.append(vec![task("m-4", 0, r#"{"text":"x"}"#, ""), pending, other]).await.unwrap();
+    let not_addressed = NewEvent { to: Routing::Matching, ..task("m-6", 0, "{}", "") };
+    store.append(vec![task("m-4", 0, r#"{"text":"x"}"#, ""), pending, other, not_addressed]).await.unwrap();
     let client = connect().await;
     let query = schema.sql(
         "SELECT message_id || ' ' || encode(original_payload, 'escape') || ' ' || original_queue || ' ' || error_reason || ' '
@@ -103,6 +108,71 @@ async fn a_message_keeps_its_id_when_it_fails_again_and_leaves_with_its_last_eve
     }
     assert_eq!(store.purge_done(NOW + Duration::from_secs(1), 100).await.unwrap(), 3);
     assert_eq!(ids().await, []);
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_is_pending_from_its_redrive_until_it_ends_again() {
+    let schema = Schema::new();
+    let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
+    let client = connect().await;
+    let shown = async || -> String {
+        let query = schema.sql("SELECT status || ' ' || retry_count FROM redrive.retry_queue");
+        client.query_one(&query, &[]).await.unwrap().get(0)
+    };
+    let (sink, mut claims) = ClaimSink::new(10);
+    store.attach(Some(sink));
+    let mut end = async |verdict| {
+        let claimed = match claims.try_recv() {
+            Ok(claimed) => claimed,
+            Err(_) => {
+                store.claim(store.clock().now() + Duration::from_secs(60)).await.unwrap();
+                claims.recv().await.unwrap()
+            }
+        };
+        store.settle(claimed, Settlement::new(NOW, verdict)).await.unwrap();
+    };
+    let new = task("m-1", 3, r#"{"text":"x"}"#, "");
+    let (id, payload) = (new.id, new.payload.to_string());
+    store.append(vec![new]).await.unwrap();
+    end(Verdict::Dead(DeadReason::Permanent)).await;
+    assert_eq!(shown().await, "failed 3");
+    store.redrive(id, Redrive { at: NOW, payload: None }).await.unwrap();
+    assert_eq!(shown().await, "pending 3");
+    end(Verdict::Dead(DeadReason::Permanent)).await;
+    assert_eq!(shown().await, "failed 3");
+    assert_eq!(store.replay(id, republisher(), NOW).await.unwrap(), Replayed::Again);
+    assert_eq!(shown().await, "pending 3");
+    end(Verdict::Dead(DeadReason::Permanent)).await;
+    // A review discards it: the task is edited and then ends.
+    let discarded = payload[..payload.len() - 1].to_owned() + r#","by_hand":{"decision":"discarded"}}"#;
+    store.redrive(id, Redrive { at: NOW, payload: Some(discarded) }).await.unwrap();
+    assert_eq!(shown().await, "pending 3");
+    end(Verdict::Done).await;
+    assert_eq!(shown().await, "failed 3");
+    store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_that_occurs_twice_in_a_batch_has_one_row_with_its_last_failure() {
+    let schema = Schema::new();
+    let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
+    let first = task("m-2", 0, r#"{"text":"x"}"#, "");
+    let events = vec![
+        first.clone(),
+        task("m-1", 1, r#"{"text":"x"}"#, ""),
+        task("m-1", 2, r#"{"text":"x"}"#, ""),
+        task("m-1", 0, r#"{"text":"x"}"#, ""),
+    ];
+    store.append(events).await.unwrap();
+    store
+        .append(vec![task("m-3", 0, r#"{"text":"x"}"#, ""), first, task("m-0", 7, r#"{"text":"x"}"#, "")])
+        .await
+        .unwrap();
+    let query = "SELECT message_id || ' ' || retry_count FROM redrive.retry_queue ORDER BY message_id";
+    let rows = connect().await.query(&schema.sql(query), &[]).await.unwrap();
+    let rows: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(rows, ["m-0 7", "m-1 2", "m-2 0", "m-3 0"]);
     store.close().await.unwrap();
 }
 
@@ -156,6 +226,8 @@ async fn due_messages_and_single_messages_are_found_by_an_index() {
         INSERT INTO redrive.payload (event_key, payload)
         SELECT n, format('{\"message_id\":\"m-%s\",\"original_queue\":\"q\",\"retry_count\":0,\"max_retries\":3,\"next_retry_at_ms\":%s}', n, n * 1000)
         FROM generate_series(1, 20000) n;
+        INSERT INTO redrive.delivery (event_key, subscription, status, updated_at)
+        SELECT n, 'republisher', 0, 0 FROM generate_series(1, 20000) n;
         SELECT redrive.fill_retry_messages();
         ANALYZE redrive.event; ANALYZE redrive.payload; ANALYZE redrive.retry_message;
         SET enable_seqscan = off"; // which a small table would use

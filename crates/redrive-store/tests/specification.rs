@@ -357,6 +357,7 @@ async fn the_retry_queue_shows_the_state_of_each_message() {
                 "retry_count":{count},"max_retries":3,"next_retry_at_ms":{}{rest}}}"#,
             NOW.as_millis()
         )),
+        to: Routing::Each(vec![name("republisher")]),
         ..event(NOW)
     };
     let discarded = r#","by_hand":{"decision":"discarded","by":"anna","at":"2026-01-01T00:00:00.000Z"}"#;
@@ -410,6 +411,7 @@ async fn a_message_keeps_its_id_in_the_retry_queue_and_leaves_it_with_its_last_e
             payload: Arc::from(format!(
                 r#"{{"message_id":"m-1","original_queue":"q","retry_count":{count},"next_retry_at_ms":0}}"#
             )),
+            to: Routing::Each(vec![name("republisher")]),
             ..event(NOW)
         };
         world.store.append(vec![task]).await.unwrap();

@@ -257,7 +257,12 @@ pub(super) async fn a_batch_with_the_id_of_another_event_stores_nothing(store: &
             assert!(matches!(found, StoreError::NoSuchEvent { .. }), "{found}");
         }
     }
-    let task = NewEvent { event_type: event_type("retry.task"), ..event(3) };
+    let task = r#"{"message_id":"m","original_queue":"orders","retry_count":0,"next_retry_at_ms":3}"#;
+    let task = NewEvent {
+        event_type: event_type("retry.task"),
+        payload: task.into(),
+        ..to_each(3, &["republisher"])
+    };
     for fresh in [to_each(3, &["billing", "mail"]), task] {
         let id = fresh.id;
         let refused = store.append(vec![fresh, other.clone()]).await.unwrap_err();

@@ -18,7 +18,7 @@ use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use self::columns::{Columns, INSERT_NEW};
+use self::columns::Columns;
 use super::session::Session;
 use super::{read, status};
 use crate::error::StoreError;
@@ -31,9 +31,9 @@ pub use self::transactional::append_in;
 
 /// Finds the events and deliveries that were stored under one claim token. Tokens are unique.
 const FIND: &str = "
-    SELECT key, id, status, NULL::bigint, NULL::text FROM redrive.event WHERE id = ANY($1::uuid[]) AND token = $2
+    SELECT key, id, status, NULL::text FROM redrive.event WHERE id = ANY($1::uuid[]) AND token = $2
     UNION ALL
-    SELECT d.key, e.id, d.status, d.event_key, d.subscription
+    SELECT d.key, e.id, d.status, d.subscription
     FROM redrive.event e JOIN redrive.delivery d ON d.event_key = e.key AND d.token = $2
     WHERE e.id = ANY($1::uuid[]) AND e.token = $2";
 
@@ -223,8 +223,10 @@ impl Batch {
         stored: &mut Stored,
     ) -> Result<bool, Error> {
         let columns = Columns::new(self, &part);
-        if self.deliveries.is_empty() && !columns.has_tasks() && session.expects_new_ids() {
-            match session.query(INSERT_NEW, &columns.parameters()).await {
+        if let Some(statement) = columns.fast_statement()
+            && session.expects_new_ids()
+        {
+            match session.query(statement, &columns.parameters()).await {
                 Ok(found) => {
                     found.iter().for_each(|row| stored.add_new(self, &part, row));
                     return Ok(true);
@@ -316,17 +318,20 @@ impl Batch {
             let claim = |slot| Claimed::first(Arc::clone(&row.event), None, ClaimKey::Event(key), slot);
             outcome.add(row, state, slot.map(|slot| Claimed { fence, ..claim(slot) }));
         }
-        for (index, name, slot) in deliveries {
-            let row = &rows[index];
-            let event = stored.events[index].map(|(key, _)| key);
-            let found = event.and_then(|event| stored.deliveries.get(&(event, name.as_str().to_owned())));
-            let (Some(event), Some((key, state))) = (event, found.copied()) else { continue };
+        for ((index, name, slot), found) in deliveries.into_iter().zip(&stored.deliveries) {
+            let (row, event) = (&rows[index], stored.events[index].map(|(key, _)| key));
+            let (Some(event), Some((key, state))) = (event, *found) else { continue };
             let key = ClaimKey::Delivery { delivery: key, event };
             let claim = |slot| Claimed::first(Arc::clone(&row.event), Some(name), key, slot);
             outcome.add(row, state, slot.map(|slot| Claimed { fence, ..claim(slot) }));
         }
         outcome
     }
+}
+
+/// The status that a delivery gets if this process is still registered.
+fn wanted(slot: Option<&Slot>) -> i16 {
+    if slot.is_some() { status::RUNNING } else { status::PENDING }
 }
 
 /// Result of storing a batch.
@@ -356,39 +361,47 @@ impl From<Error> for Undone {
 pub(super) struct Stored {
     /// In the order of the rows. `None` if the id existed before.
     events: Vec<Option<(i64, i16)>>,
-    deliveries: HashMap<(i64, String), (i64, i16)>,
+    /// In the order of the batch's deliveries.
+    deliveries: Vec<Option<(i64, i16)>>,
 }
 
 impl Stored {
     fn nothing(batch: &Batch) -> Self {
-        Stored { events: vec![None; batch.rows.len()], deliveries: HashMap::new() }
+        Stored { events: vec![None; batch.rows.len()], deliveries: vec![None; batch.deliveries.len()] }
     }
 
-    /// Adds a range from the answer to [`INSERT_NEW`], which stores all rows.
+    /// Adds a range from the answer to a fast insert, which stores all rows.
     fn add_new(&mut self, batch: &Batch, part: &Range<usize>, row: &tokio_postgres::Row) {
         let (keys, is_known): (Vec<i64>, bool) = (row.get(0), row.get(1));
+        let status = |wanted| if wanted == status::RUNNING && !is_known { status::PENDING } else { wanted };
         for (index, key) in batch.firsts(part.clone()).zip(keys) {
-            let status = match batch.wanted(index) {
-                status::RUNNING if !is_known => status::PENDING,
-                wanted => wanted,
-            };
-            self.events[index] = Some((key, status));
+            self.events[index] = Some((key, status(batch.wanted(index))));
+        }
+        let delivery_keys: Option<Vec<i64>> = row.get(2);
+        let mut delivery_keys = delivery_keys.unwrap_or_default().into_iter();
+        for ((index, _, slot), stored) in batch.deliveries.iter().zip(&mut self.deliveries) {
+            if part.contains(index) {
+                *stored = delivery_keys.next().map(|key| (key, status(wanted(slot.as_ref()))));
+            }
         }
     }
 
     /// Adds the stored events and deliveries from the answer to any other insert, or to [`FIND`].
     fn add(&mut self, batch: &Batch, found: &[tokio_postgres::Row]) {
-        let indexes: HashMap<Uuid, usize> =
+        let events: HashMap<Uuid, usize> =
             batch.firsts(0..batch.rows.len()).map(|index| (batch.id(index), index)).collect();
+        let deliveries = batch.deliveries.iter().enumerate();
+        let deliveries: HashMap<(Uuid, &str), usize> =
+            deliveries.map(|(place, (index, name, _))| ((batch.id(*index), name.as_str()), place)).collect();
         for row in found {
-            let entry: (i64, i16) = (row.get(0), row.get(2));
-            match if row.len() > 3 { row.get::<_, Option<i64>>(3) } else { None } {
-                None => {
-                    if let Some(index) = indexes.get(&row.get::<_, Uuid>(1)) {
-                        self.events[*index] = Some(entry);
-                    }
-                }
-                Some(event) => drop(self.deliveries.insert((event, row.get(4)), entry)),
+            let (id, entry): (Uuid, (i64, i16)) = (row.get(1), (row.get(0), row.get(2)));
+            let subscription: Option<&str> = if row.len() > 3 { row.get(3) } else { None };
+            let stored = match subscription {
+                None => events.get(&id).map(|index| &mut self.events[*index]),
+                Some(name) => deliveries.get(&(id, name)).map(|place| &mut self.deliveries[*place]),
+            };
+            if let Some(stored) = stored {
+                *stored = Some(entry);
             }
         }
     }

@@ -193,6 +193,7 @@ pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -
     if let Some(payload) = &redrive.payload {
         session.query(REPLACE_PAYLOAD, &[&key, payload]).await?;
     }
+    session.query(replay::REOPEN_MESSAGE, &[&key]).await?;
     session.execute(DELETE_DEAD_LETTERS, &[&key]).await
 }
 

@@ -37,6 +37,10 @@ const DELETE_DEAD_LETTER: &str = "DELETE FROM redrive.dead_letter WHERE event_ke
 const REOPEN_EVENT: &str =
     "UPDATE redrive.event SET status = CASE status WHEN 5 THEN 5 ELSE 6 END, updated_at = $2 WHERE key = $1";
 
+/// A task of the retry scheduler is pending again in the retry queue.
+pub(super) const REOPEN_MESSAGE: &str =
+    "UPDATE redrive.retry_message SET status = 'pending' WHERE event_key = $1";
+
 /// Locks an event until the open transaction ends. Returns its key and status.
 pub(super) async fn lock(session: &Session, id: EventId) -> Result<(i64, i16), StoreError> {
     let found = session.query_first(LOCK, &[id.as_uuid()]).await?;
@@ -68,6 +72,7 @@ pub(super) async fn replay(
     // An event that is dead as a whole stays dead: the replay concerns one subscription.
     if !died_as_a_whole {
         session.query(REOPEN_EVENT, &[&key, &at]).await?;
+        session.query(REOPEN_MESSAGE, &[&key]).await?;
     }
     Ok(Replayed::Again)
 }

@@ -121,15 +121,23 @@ fn fenced(statement: &str) -> String {
     statement.to_owned()
 }
 
-/// Finishes the events whose last open delivery was settled.
+/// Finishes the events whose last open delivery was settled, and their messages in the retry queue: in the order in which inserts of
+/// tasks lock them, because the next failure of a message may arrive at the same time.
 const FINISH: &str = "
-    UPDATE redrive.event e SET status = CASE WHEN o.dead > 0 THEN 4 ELSE 3 END, updated_at = u.at
-    FROM unnest($1::bigint[], $2::bigint[]) AS u(key, at), LATERAL (
-      SELECT count(*) FILTER (WHERE d.status < 3) AS open, count(*) FILTER (WHERE d.status = 4) AS dead,
-             coalesce(bool_or(d.retry_count > CASE WHEN d.status = 4 THEN 1 ELSE 0 END), false) AS retried
-      FROM redrive.delivery d WHERE d.event_key = u.key) o
-    WHERE e.key = u.key AND e.status > 4 AND o.open = 0
-    RETURNING e.key, e.status, o.retried OR e.retry_count > 0";
+    WITH finished AS (
+      UPDATE redrive.event e SET status = CASE WHEN o.dead > 0 THEN 4 ELSE 3 END, updated_at = u.at
+      FROM unnest($1::bigint[], $2::bigint[]) AS u(key, at), LATERAL (
+        SELECT count(*) FILTER (WHERE d.status < 3) AS open, count(*) FILTER (WHERE d.status = 4) AS dead,
+               coalesce(bool_or(d.retry_count > CASE WHEN d.status = 4 THEN 1 ELSE 0 END), false) AS retried
+        FROM redrive.delivery d WHERE d.event_key = u.key) o
+      WHERE e.key = u.key AND e.status > 4 AND o.open = 0
+      RETURNING e.key, e.status, o.retried OR e.retry_count > 0 AS retried),
+    queue AS (
+      UPDATE redrive.retry_message m SET status = CASE WHEN f.status = 4 OR m.discarded THEN 'failed' ELSE 'retried' END
+      FROM (SELECT key, f.status FROM finished f JOIN redrive.retry_message ON event_key = key
+            ORDER BY message_id, original_queue) f
+      WHERE m.event_key = f.key)
+    SELECT key, status, retried FROM finished";
 
 const LAST_ERRORS: &str = "
     SELECT key, token, last_error FROM redrive.event WHERE key = ANY($1::bigint[])

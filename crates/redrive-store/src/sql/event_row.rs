@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redrive_retry::Timestamp;
 
+use super::retry_task::RetryTask;
 use crate::event::{NewEvent, Routing, StoredEvent};
 
 /// An event that is ready to be written. Its columns are serialised before the writer's transaction begins.
@@ -17,6 +18,8 @@ pub(crate) struct EventRow {
     pub(crate) is_scheduled: bool,
     pub(crate) metadata: Option<String>,
     pub(crate) retry: Option<String>,
+    /// The row of the retry queue, if the event is a task of the retry scheduler, to which it is addressed.
+    pub(crate) task: Option<RetryTask>,
 }
 
 impl EventRow {
@@ -29,11 +32,6 @@ impl EventRow {
     #[cfg(feature = "postgres")]
     pub(crate) fn size(&self) -> usize {
         self.event.payload.len() + self.metadata.as_ref().map_or(0, String::len) + 256
-    }
-
-    /// Returns whether the event is a task of the retry scheduler, which is also in the retry queue.
-    pub(crate) fn is_retry_task(&self) -> bool {
-        self.event.event_type.as_str() == "retry.task" && self.event.payload.starts_with(r#"{"message_id":"#)
     }
 
     /// Returns whether the event is tracked as a whole.
@@ -55,6 +53,11 @@ impl From<NewEvent> for EventRow {
         EventRow {
             metadata: (!metadata.is_empty()).then(|| json(&metadata)),
             retry: retry.as_ref().map(json),
+            task: if to.subscriptions().is_empty() {
+                None
+            } else {
+                RetryTask::read(event_type.as_str(), &payload)
+            },
             event: Arc::new(StoredEvent { id, event_type, payload, metadata, created_at, retry }),
             to,
             due_at,

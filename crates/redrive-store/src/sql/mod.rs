@@ -6,4 +6,5 @@ pub(crate) mod filter;
 pub(crate) mod idempotency;
 pub(crate) mod payload;
 pub(crate) mod redrive;
+pub(crate) mod retry_task;
 pub(crate) mod status;

@@ -9,6 +9,7 @@ use super::transaction::{Uncommitted, is_rolled_back, savepoint, unless_rolled_b
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, NewEvent, Routing};
 pub(super) use crate::sql::event_row::EventRow as Row;
+use crate::sql::retry_task::RetryTask;
 use crate::store::Appended;
 use crate::work::{ClaimKey, Slot};
 
@@ -24,12 +25,7 @@ const MARK_SCHEDULED: &str = "UPDATE event SET scheduled = 1 WHERE key = ?1";
 /// Puts a task into the retry queue. A message that failed before keeps its row, which then shows its last failure.
 const INSERT_RETRY_MESSAGE: &str = "
     INSERT INTO retry_message (event_key, message_id, original_queue, retries, next_retry_at, discarded)
-    SELECT ?1, message_id, original_queue, retries,
-    strftime('%Y-%m-%d %H:%M:%f', min(max(?3, 0), 253402300799000) / 1000.0, 'unixepoch'), discarded
-    FROM (SELECT CAST(task ->> 'message_id' AS TEXT) AS message_id, CAST(task ->> 'original_queue' AS TEXT) AS original_queue,
-      CAST(task ->> 'retry_count' AS INTEGER) AS retries,
-      coalesce(task ->> '$.by_hand.decision' = 'discarded', 0) AS discarded FROM (SELECT iif(json_valid(?2), ?2, '{}') AS task))
-    WHERE message_id IS NOT NULL AND original_queue IS NOT NULL AND retries IS NOT NULL
+    VALUES (?1, ?2, ?3, ?4, strftime('%Y-%m-%d %H:%M:%f', min(max(?5, 0), 253402300799000) / 1000.0, 'unixepoch'), ?6)
     ON CONFLICT (message_id, original_queue) DO UPDATE SET event_key = excluded.event_key, retries = excluded.retries,
     next_retry_at = excluded.next_retry_at, discarded = excluded.discarded WHERE excluded.retries >= retry_message.retries";
 
@@ -154,7 +150,7 @@ pub(super) fn append_each(
 
 /// Returns whether an event takes further statements after its insert.
 fn needs_more_statements(row: &Row) -> bool {
-    row.is_scheduled || row.is_retry_task()
+    row.is_scheduled || row.task.is_some()
 }
 
 /// Splits rows into chunks for as few statements as possible.
@@ -251,8 +247,9 @@ fn append_one(
     if row.is_scheduled {
         connection.prepare_cached(MARK_SCHEDULED)?.execute([event_key])?;
     }
-    if row.is_retry_task() {
-        let task = rusqlite::params![event_key, &*row.event.payload, row.due_at.as_millis()];
+    if let Some(RetryTask { message_id, original_queue, retries, discarded }) = &row.task {
+        let due_at = row.due_at.as_millis();
+        let task = rusqlite::params![event_key, message_id, original_queue, retries, due_at, discarded];
         connection.prepare_cached(INSERT_RETRY_MESSAGE)?.execute(task)?;
     }
     for subscription in row.to.subscriptions() {

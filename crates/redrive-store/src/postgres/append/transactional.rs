@@ -45,8 +45,8 @@ pub async fn append_in(
     }
     for part in batch.parts() {
         let columns = Columns::new(&batch, &part);
-        let values = columns.values();
-        let values: Vec<_> = values.iter().map(|value| (value.as_sql(), value.kind())).collect();
+        let values: Vec<_> =
+            columns.parameters().into_iter().map(|value| (value.as_sql(), value.kind())).collect();
         let found = transaction.query_typed(&names.statement(columns.statement()), &values).await?;
         stored.add(&batch, &found);
     }
