@@ -7,6 +7,7 @@
 //! - `postgres`: the event bus on PostgreSQL, compared with hand-written SQL on the same server.
 //! - `scheduler`: failed messages from one queue to another, compared with a bare loop; their lateness; a million waiting
 //!   tasks.
+//! - `retry-queue`: the usual queries on the specified view of failed messages, over 100,000 of them.
 //! - `webhooks`: deliveries compared with a bare client, requests with a bare handler, and one silent endpoint among a
 //!   hundred.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
@@ -16,6 +17,7 @@ mod measure;
 mod postgres;
 mod report;
 mod retry;
+mod retry_queue;
 mod scheduler;
 mod webhooks;
 
@@ -44,6 +46,8 @@ enum What {
     Postgres(postgres::Postgres),
     /// The retry scheduler, compared with a loop that stores nothing
     Scheduler(scheduler::Scheduler),
+    /// The usual queries on the view `retry_queue` of PostgreSQL
+    RetryQueue(retry_queue::RetryQueue),
     /// Webhooks and the server, compared with a bare client and a bare handler
     Webhooks(webhooks::Webhooks),
     /// The bare handler that `webhooks` compares with
@@ -69,6 +73,9 @@ fn main() -> ExitCode {
         }
         What::Scheduler(scheduler) => {
             scheduler.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
+        }
+        What::RetryQueue(queue) => {
+            queue.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
         }
         What::Webhooks(webhooks) => {
             webhooks.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
