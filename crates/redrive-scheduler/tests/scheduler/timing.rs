@@ -1,6 +1,6 @@
 //! Due times.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redrive_scheduler::{RetryMessage, Settings};
 
@@ -68,4 +68,25 @@ async fn waiting_tasks_survive_a_restart_and_keep_their_due_time() {
         world.client.delete(&queue).await;
         world.end().await;
     }
+}
+
+/// Plain SQL notifies nobody, so a poll has to find the change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_became_due_without_a_notification_is_found_by_a_poll() {
+    let world = World::on(Database::schema()).await;
+    assert_eq!(world.settings.poll_interval, Duration::from_secs(10), "the specified interval");
+    let Database::Schema(schema) = &world.database else { panic!("a schema") };
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    world.fails(&RetryMessage { next_retry_at_ms: now_ms() + 3_600_000, ..message("m", &queue) }).await;
+    world.until("the task is stored", |metrics| metrics.queue_depth() == Some(1)).await;
+    let (client, connection) = tokio_postgres::connect(schema.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let update = format!("UPDATE {}.delivery SET due_at = 0, ready_at = 0 WHERE status = 0", schema.name());
+    assert_eq!(client.execute(&update, &[]).await.unwrap(), 1);
+    let began = Instant::now();
+    assert_eq!(world.client.next(&queue).await.data, b"{\"order\":\"m\"}");
+    assert!(began.elapsed() < Duration::from_secs(12), "found after {:?}", began.elapsed());
+    world.client.delete(&queue).await;
+    world.end().await;
 }

@@ -32,6 +32,25 @@ fn without_jitter_all_retries_are_simultaneous() {
     assert_eq!(waves, [0, 1000, 3000, 7000, 15_000].map(|at| (at, 1000)));
 }
 
+/// Numbers of the example in the specification of webhook retries.
+#[test]
+fn ten_percent_of_jitter_spreads_the_first_and_the_second_retries_of_a_thousand_events() {
+    let result = simulation(webhook(3, Jitter::TEN_PERCENT), 1000, 60, 100).run().unwrap();
+    let width = result.series.bucket_ms;
+    let retries = |from: u64, to: u64| -> Vec<u64> {
+        let buckets = (0..).map(|bucket| bucket * width).zip(result.series.attempts.iter().copied());
+        buckets.filter(|(at, _)| at + width > from && *at <= to).map(|(_, attempts)| attempts).collect()
+    };
+    for (from, to) in [(900, 1100), (2700, 3300)] {
+        let found = retries(from, to);
+        assert_eq!(found.iter().sum::<u64>(), 1000, "all retries lie within {from} to {to} ms: {found:?}");
+        let first = found.iter().position(|attempts| *attempts > 0).unwrap() as u64;
+        let last = found.iter().rposition(|attempts| *attempts > 0).unwrap() as u64;
+        assert!((last - first + 1) * width >= (to - from) * 9 / 10, "over the whole range: {found:?}");
+        assert!(found.iter().all(|attempts| *attempts < 500), "at different times: {found:?}");
+    }
+}
+
 #[test]
 fn simultaneous_retries_deliver_only_the_burst() {
     // Retries at 0, 1, 3, 7 and 15 s; the destination accepts a burst of ten at 7 s and at 15 s.

@@ -146,3 +146,23 @@ fn the_help_of_the_port_names_the_address_and_its_variable() {
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("on 127.0.0.1 unless --bind (REDRIVE_SCHEDULER_BIND)"), "{words}");
 }
+
+/// The specified in-memory queue would lose its tasks on restart.
+#[test]
+fn a_database_in_memory_is_refused() {
+    let database = TestDatabase::sqlite();
+    for name in [":memory:", "sqlite::memory:"] {
+        let by_flag = database.command(&["scheduler", "--db", name]).output().unwrap();
+        let by_variable = database
+            .command(&["scheduler"])
+            .env_remove("REDRIVE_DB")
+            .env("DATABASE_URL", name)
+            .output()
+            .unwrap();
+        for output in [by_flag, by_variable] {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains("a database in memory is lost"), "{said}");
+        }
+    }
+}
