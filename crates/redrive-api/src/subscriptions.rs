@@ -146,7 +146,7 @@ pub struct Extend {
 pub struct LeaseResults {
     /// Number of leases for which it worked.
     pub done: usize,
-    /// Leases that had ended, or that another server granted: their events are delivered again.
+    /// Leases that had ended: their events are delivered again.
     pub lost: Vec<String>,
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn bytes(number: u64) -> String {
     unreachable!("the last unit takes everything")
 }
 
-/// At most so many characters, with a sign that there was more.
+/// At most `width` characters, with a sign that there was more.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

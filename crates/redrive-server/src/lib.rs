@@ -3,8 +3,8 @@
 //!
 //! An event takes this path:
 //!
-//! 1. **Request.** `POST /v1/events` passes the listener ([`serve`]: limits of connections), the middleware (rate, origin, timeout,
-//!    metrics) and authentication to its handler, `api/events/publish.rs`.
+//! 1. **Request.** `POST /v1/events` passes the listener ([`serve`]: limits of connections), the middleware (repeated headers, origin,
+//!    timeout, metrics) and authentication (token, scope, rate) to its handler, `api/events/publish.rs`.
 //! 2. **Store.** The handler appends the event. Every endpoint and every pull subscription is a subscription of one
 //!    [`EventBus`](redrive::EventBus); the event and one delivery for each matching subscription are stored in one transaction. The
 //!    response, 202, follows when the commit is on stable storage.

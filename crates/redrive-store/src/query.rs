@@ -57,6 +57,8 @@ pub struct DeliveryRow {
     /// Whether an attempt is in flight. An open delivery that is neither running nor has a due time is in the backlog.
     #[serde(skip)]
     pub is_running: bool,
+    /// Whether a pull consumer has it, until its due time.
+    pub is_leased: bool,
     /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
 }

@@ -38,7 +38,7 @@ pub struct Claimed {
     /// or a nack, the lease has ended without one.
     pub leased_at: Option<Timestamp>,
     /// When the store handed the claim to the dispatcher.
-    pub handed_over: Instant,
+    pub sent_at: Instant,
     pub(crate) key: ClaimKey,
     /// Identifies this claim where several processes claim.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
@@ -79,7 +79,7 @@ impl Claimed {
             was_dispatched: false,
             errors: None,
             leased_at: None,
-            handed_over: Instant::now(),
+            sent_at: Instant::now(),
             key,
             fence: Fence::default(),
             has_open_deliveries: false,
@@ -96,7 +96,7 @@ impl Claimed {
     }
 
     /// Returns the JSON array of subscriptions that have handled the event after this attempt; `None` if nothing has to be written.
-    /// An event that is deferred at its first dispatch gets an empty one: from then on it is owed to somebody.
+    /// An event that is deferred at its first dispatch gets an empty one: from then on a subscription is owed it.
     pub(crate) fn handled_by_now(&self, settlement: &Settlement) -> Option<String> {
         let is_first_deferral = matches!(settlement.verdict, Verdict::Defer(_)) && !self.was_dispatched;
         // A finished event has no further attempt.

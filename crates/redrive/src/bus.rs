@@ -206,7 +206,7 @@ impl EventBus {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
             core.sink.idle().await;
-            core.lease_sink.idle().await;
+            core.lease_slots.idle().await;
         };
         tokio::select! {
             biased;

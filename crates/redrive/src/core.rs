@@ -74,8 +74,8 @@ pub(crate) struct Core {
     /// Copied on write, so that a dispatch holds no lock.
     pub(crate) subscriptions: RwLock<Arc<Subscriptions>>,
     pub(crate) waiters: Waiters,
-    /// Counts the deliveries whose lease a consumer ends at the moment.
-    pub(crate) lease_sink: ClaimSink,
+    /// Bounds the pull leases that are being settled, and lets a shutdown wait for them.
+    pub(crate) lease_slots: ClaimSink,
     pub(crate) counters: Counters,
     pub(crate) phase: watch::Sender<Phase>,
     /// Changed by [`Core::switch`] only.

@@ -1,4 +1,4 @@
-//! How an event passes from the dispatcher to a pull consumer: the demand of the consumers, and what the handler of a queue records.
+//! Passes an event from the dispatcher to a pull consumer: the demand of the consumers, and the record that the handler of a queue makes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -35,7 +35,7 @@
 //! ```
 //!
 //! - Awaiting [`publish`](EventBus::publish) returns when every matching handler has succeeded, or the event is a dead letter, or only
-//!   deliveries are left that are parked (open circuit, spent budget), in the backlog (limit), or for a paused or absent subscription.
+//!   deliveries are left that are parked (open circuit, spent budget), in the backlog (limit), leased by a pull consumer, or for a paused or absent subscription.
 //! - [`enqueue`](publish::Publish::enqueue) returns as soon as the event is on stable storage. The bus delivers it in the background.
 //!
 //! Handlers run at least once. [`Event::idempotency_key`] is equal for all attempts of one delivery: pass it to the services that the

@@ -60,7 +60,7 @@ impl EventBusBuilder {
             runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
-            lease_sink: ClaimSink::new(MAX_LEASES_ENDED_AT_ONCE).0,
+            lease_slots: ClaimSink::new(MAX_LEASES_ENDED_AT_ONCE).0,
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
             switch: watch::Sender::new(DispatchSwitch::default()),

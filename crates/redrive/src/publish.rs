@@ -27,7 +27,7 @@ use crate::wait_for_end::wait_for_end;
 /// An event to be published.
 ///
 /// Awaiting it returns when every matching subscription has handled the event, the event is in the dead-letter queue, or only
-/// deliveries are left that wait behind an open circuit, a spent budget or a limit, or for a
+/// deliveries are left that wait behind an open circuit, a spent budget or a limit, for a pull consumer, or for a
 /// [paused](crate::SubscriptionHandle::pause) or absent subscription. [`enqueue`](Self::enqueue) returns as soon as the
 /// event is on stable storage, and the bus delivers it in the background.
 #[derive(Debug)]

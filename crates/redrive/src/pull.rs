@@ -28,7 +28,7 @@ pub use redrive_store::{LeaseToken, NotALeaseToken};
 /// Time for which a pull collects more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);
 
-/// A pull ends as soon as no further event arrives for this time: a single event is not held up.
+/// A pull ends as soon as no further event arrives for this time, so a pull of a single event adds 2 ms.
 const BATCH_GAP: Duration = Duration::from_millis(2);
 
 /// A pull ends at this many bytes of payloads, with the event that crosses it.
@@ -136,8 +136,8 @@ struct State {
 struct Puller {
     number: u64,
     wants: usize,
-    /// The bytes of payloads that it still takes. Wants nothing any more without room.
-    room: usize,
+    /// Bytes of payload that it still takes; at 0 it gets no further offer.
+    bytes_left: usize,
     lease: Duration,
     offers: mpsc::UnboundedSender<Offer>,
 }
@@ -226,7 +226,7 @@ impl PullQueue {
         let number = state.next_puller;
         state.next_puller += 1;
         if !state.is_closed {
-            let puller = Puller { number, wants: limit, room: MAX_BATCH_BYTES, lease, offers: sender };
+            let puller = Puller { number, wants: limit, bytes_left: MAX_BATCH_BYTES, lease, offers: sender };
             state.pullers.push_back(puller);
         }
         drop(state);
@@ -323,12 +323,13 @@ impl PullQueue {
         let mut offer = Offer { event, until: now, lease, token: None };
         for puller in state.pullers.iter_mut().filter(|puller| puller.wants > 0) {
             offer.until = now + puller.lease;
+            offer.event.deadline = offer.event.clock.steady() + puller.lease;
             let until = offer.until;
             match puller.offers.send(offer) {
                 Ok(()) => {
                     puller.wants -= 1;
-                    puller.room = puller.room.saturating_sub(size);
-                    if puller.room == 0 {
+                    puller.bytes_left = puller.bytes_left.saturating_sub(size);
+                    if puller.bytes_left == 0 {
                         self.demand.withdraw(std::mem::take(&mut puller.wants));
                     }
                     return Handover::Accepted(Grant { until, consumer });

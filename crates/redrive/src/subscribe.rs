@@ -22,8 +22,7 @@ use crate::subscription_handle::SubscriptionHandle;
 /// The default timeout of a handler.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest lease of a pull queue, and how many of its events may be leased at once.
-const MAX_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Maximum number of events of a pull queue that are passed to consumers at once; leased events are not counted.
 const PULL_LIMITS: Limits = Limits { concurrency: 1000, per_second: None };
 
 /// Whether a registration may replace a subscription of the same name.
@@ -84,7 +83,7 @@ impl EventBus {
         // A nack of one consumer says nothing about other consumers: the circuit never opens.
         let no_circuit =
             BreakerConfig::builder().min_samples(u32::MAX).build().expect("a valid configuration");
-        let subscribe = self.subscribe(patterns, queue.clone()).timeout(MAX_LEASE).limits(PULL_LIMITS);
+        let subscribe = self.subscribe(patterns, queue.clone()).limits(PULL_LIMITS);
         Subscribe { is_remote_effect: true, queue: Some(queue.clone()), ..subscribe.breaker(no_circuit) }
     }
 }

@@ -27,7 +27,7 @@ impl Core {
         }
     }
 
-    /// Whether only deliveries are left that a publisher does not wait for: parked ones, the backlog, those of paused subscriptions.
+    /// Whether only deliveries are left that a publisher does not wait for: parked and leased ones, the backlog, those of paused subscriptions.
     fn is_only_parked(&self, event: &EventDetail) -> bool {
         let is_open =
             |delivery: &&DeliveryRow| !matches!(delivery.status, EventStatus::Done | EventStatus::Dlq);
@@ -41,7 +41,7 @@ impl Core {
     fn is_parked(&self, id: EventId, delivery: &DeliveryRow, attempts: &[AttemptRow]) -> bool {
         let (now, subscriptions) = (self.clock.now(), self.subscriptions());
         let subscription = subscriptions.named(delivery.subscription.as_str());
-        if subscription.is_some_and(|subscription| subscription.is_paused()) {
+        if delivery.is_leased || subscription.is_some_and(|subscription| subscription.is_paused()) {
             return true;
         }
         if delivery.is_running || self.waiters.is_snoozed(id, &delivery.subscription) {

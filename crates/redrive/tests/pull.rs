@@ -349,3 +349,29 @@ async fn middleware_that_hides_errors_loses_no_event_of_a_queue() {
     assert_eq!(ended(&bus, id).await, EventStatus::Done);
     bus.shutdown().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_does_not_wait_for_a_pull_consumer() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
+    // Into the backlog, to a waiting consumer, and again after a failed attempt.
+    let publishing = async { bus.publish("order.paid", &1).await.unwrap() };
+    let id = tokio::time::timeout(TIMEOUT, publishing).await.expect("it waits in the backlog");
+    let leased = pull(&queue, 1).await.remove(0);
+    assert_eq!(leased.event.id(), id);
+    let waiting = {
+        let queue = queue.clone();
+        tokio::spawn(async move { pull(&queue, 1).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let publishing = async { bus.publish("order.paid", &2).await.unwrap() };
+    let second = tokio::time::timeout(TIMEOUT, publishing).await.expect("it is leased");
+    let other = waiting.await.unwrap().remove(0);
+    assert_eq!(other.event.id(), second);
+    let left = other.event.deadline().since(other.event.now());
+    assert!(left > LEASE / 2, "the deadline is the end of the lease: {left:?}");
+    for one in [leased, other] {
+        queue.ack(one.token).await.unwrap();
+    }
+    bus.shutdown().await.unwrap();
+}

@@ -156,9 +156,9 @@ pub(crate) async fn identify(
     };
     // The caller's own bucket first: what it refuses takes nothing from the bucket of all.
     if let Some(bucket) = bucket {
-        bucket.take().map_err(|wait| too_many("this token asks", wait))?;
+        bucket.take().map_err(|wait| too_many("this token", wait))?;
     }
-    http.limits.requests.take().map_err(|wait| too_many("all callers together ask", wait))?;
+    http.limits.requests.take().map_err(|wait| too_many("all callers together", wait))?;
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }

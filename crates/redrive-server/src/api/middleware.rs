@@ -1,4 +1,4 @@
-//! Request middleware: limits before the handler, headers, metrics and log after it.
+//! Request middleware: checks of headers and origin and the timeout before the handler, headers, metrics and log after it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -146,7 +146,7 @@ impl Serve {
             server.finish(deadline).await;
             drop(webhook_tasks);
             watching_subscriptions.abort();
-            api.pull_subscriptions.close(); // no pull consumer can settle any more
+            api.pull_subscriptions.close(); // ends waiting pulls; leases stay valid on disk
             bus.shutdown_within(deadline.saturating_duration_since(Instant::now())).await?;
             if let Some(metrics) = metrics {
                 metrics.finish(deadline).await;

@@ -27,6 +27,7 @@ fn delivery(
         retry_count,
         due_at: due.map(at),
         is_running: false,
+        is_leased: false,
         errors: errors.iter().map(|error| (*error).to_owned()).collect(),
     }
 }

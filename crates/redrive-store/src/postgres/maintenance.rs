@@ -120,7 +120,7 @@ const OVERDUE: &str = "
     SELECT (SELECT count(*) FROM redrive.event WHERE ready_at IS NOT NULL AND due_at < $1)
          + (SELECT count(*) FROM redrive.delivery WHERE ready_at IS NOT NULL AND due_at < $1)";
 
-/// Keys follow the order of publishing closely, so the smallest key is the oldest event. A leased delivery is in flight until its lease ends.
+/// Keys follow the order of publishing closely, so the smallest key is the oldest event. A leased delivery does not wait until its lease ends.
 const WAITING: &str = "
     SELECT subscription, subscription IN (SELECT name FROM redrive.subscriptions), due, parked, retrying, backlogged,
       (SELECT created_at FROM redrive.event WHERE key = oldest_parked),

@@ -162,7 +162,7 @@ impl Shared {
     fn hand_over(&self, sink: &ClaimSink, claimed: Vec<Claimed>) {
         let now = Instant::now();
         for claimed in claimed {
-            sink.send(Claimed { handed_over: now, ..claimed });
+            sink.send(Claimed { sent_at: now, ..claimed });
         }
     }
 

@@ -170,6 +170,7 @@ fn delivery(row: &Row) -> DeliveryRow {
         retry_count: rows::small(row, 2),
         due_at: rows::due_at(row, 3, row.get(1)),
         is_running: row.get::<_, i16>(1) == status::RUNNING,
+        is_leased: row.get::<_, i16>(1) == status::LEASED,
         errors: rows::errors(row, 4),
     }
 }

@@ -1,4 +1,4 @@
-//! The work queue: claims due work for free slots, moves deliveries to and from the backlog, and recovers claims of a dead process.
+//! The work queue: claims due work for free slots, claims and extends leased deliveries, moves deliveries to and from the backlog, and recovers claims of a dead process.
 //!
 //! Every condition repeats `status < 3`: SQLite uses a partial index only if the query contains the condition of the index. The index
 //! begins with the status, so two ordered searches, for first attempts and for retries, are merged into one order by due time.

@@ -1,7 +1,7 @@
 //! Moves waiting work when the machine's wall clock was set, so that every wait keeps its length.
 //!
 //! Due times on disk are wall times. A retry that is due in four seconds is still due in four seconds after the clock was set back
-//! by two hours: its due time moves back with the clock. So do leases of idempotency keys. The one exception is a schedule, an event
+//! by two hours: its due time moves back with the clock. So do leases of pull consumers and of idempotency keys. The one exception is a schedule, an event
 //! that was published for a date: its first attempt waits for that date of the wall clock.
 //!
 //! No statement moves a value beyond the year 287,168, where the due time of the backlog lies: it was written by hand.

@@ -77,7 +77,7 @@ const OVERDUE: &str = "
     SELECT (SELECT count(*) FROM event WHERE status < 3 AND status <> 1 AND due_at < ?1)
          + (SELECT count(*) FROM delivery WHERE status < 3 AND status <> 1 AND due_at < ?1)";
 
-/// Keys follow the order of publishing closely, so the smallest key is the oldest event. A leased delivery is in flight until its lease ends.
+/// Keys follow the order of publishing closely, so the smallest key is the oldest event. A leased delivery does not wait until its lease ends.
 const WAITING: &str = "
     SELECT subscription, subscription IN (SELECT name FROM subscriptions), due, parked, retrying, backlogged,
       (SELECT created_at FROM event WHERE key = oldest_parked), (SELECT created_at FROM event WHERE key = oldest_backlogged)

@@ -240,6 +240,7 @@ fn delivery(row: &Row<'_>) -> Result<DeliveryRow, StoreError> {
         retry_count: rows::count(row, 2)?,
         due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
         is_running: rows::status(row, 1)? == status::RUNNING,
+        is_leased: rows::status(row, 1)? == status::LEASED,
         errors: rows::errors(row, 4)?,
     })
 }

@@ -115,7 +115,7 @@ impl Uncommitted {
         let now = Instant::now();
         for mut claimed in self.claimed.drain(..) {
             if let Some(sink) = &self.sink {
-                claimed.handed_over = now;
+                claimed.sent_at = now;
                 sink.send(claimed);
             }
         }

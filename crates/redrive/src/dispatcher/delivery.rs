@@ -49,7 +49,7 @@ struct Succeeded {
 
 /// Runs one delivery and settles it.
 pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation) {
-    core.counters.dispatched(claimed.handed_over.elapsed());
+    core.counters.dispatched(claimed.sent_at.elapsed());
     let span = span::of(&claimed);
     let began = Instant::now();
     // Outside of the guarded future: successes count even if later code panics.
@@ -77,7 +77,7 @@ async fn grant(
 ) {
     if is_stored && consumer.send(token).is_err() {
         let (leases, now) = (Leases { names: vec![name], tokens: vec![token] }, core.clock.now());
-        match core.store.claim_leased(leases, now, core.lease_sink.clone()).await {
+        match core.store.claim_leased(leases, now, core.lease_slots.clone()).await {
             Ok(claimed) => {
                 for claimed in claimed.into_iter().flatten() {
                     let _ = end_lease(Arc::clone(&core), claimed, Err(Failure::new(GivenBack))).await; // logged
@@ -98,7 +98,7 @@ pub(super) async fn end_lease(
 ) -> Result<Finished, StoreError> {
     let span = span::of(&claimed);
     let began = Instant::now();
-    let running = consumed(&core, &claimed, result).instrument(span.clone());
+    let running = decide_lease_end(&core, &claimed, result).instrument(span.clone());
     let settlement =
         catch_panic(pin!(running)).await.unwrap_or_else(|panic| after_panic(&core, &claimed, &panic));
     span::record(&span, &settlement, began.elapsed());
@@ -106,7 +106,7 @@ pub(super) async fn end_lease(
 }
 
 /// The settlement of a leased delivery: as its consumer says, whatever the subscriptions of this process are.
-async fn consumed(core: &Core, claimed: &Claimed, result: Result<(), Failure>) -> Settlement {
+async fn decide_lease_end(core: &Core, claimed: &Claimed, result: Result<(), Failure>) -> Settlement {
     let matching = matching(core, claimed.subscription.as_ref(), &claimed.event.event_type);
     let policy = effective_policy(core, claimed, &matching);
     let run = Run { core, claimed, isolation: Isolation::Concurrent, policy: &policy };
@@ -220,7 +220,7 @@ async fn run_handlers(
         }
         match run.call(subscription, permit, succeeded).await {
             CallResult::Succeeded => {}
-            CallResult::HandedOver(grant) => return lease(core, claimed, grant, succeeded),
+            CallResult::HandedOver(grant) => return lease_or_return(core, claimed, grant, succeeded),
             CallResult::Deferred(due) => split_off.push((subscription.name.clone(), due)),
             CallResult::Failed(failed) => {
                 succeeded.expect_again(claimed);
@@ -405,7 +405,7 @@ impl Succeeded {
 }
 
 /// Leases a delivery to the consumer that takes it, or returns it to the backlog if that has left.
-fn lease(core: &Core, claimed: &Claimed, grant: Grant, succeeded: &mut Succeeded) -> Settlement {
+fn lease_or_return(core: &Core, claimed: &Claimed, grant: Grant, succeeded: &mut Succeeded) -> Settlement {
     match claimed.new_lease().filter(|_| !grant.consumer.is_closed()) {
         None => settlement(core, Verdict::Defer(Due::Backlog)),
         Some(token) => {

@@ -1,4 +1,4 @@
-//! Ends leases: claims the leased deliveries for their consumers, and settles each with its consumer's result.
+//! Ends pull leases: claims the leased deliveries for their consumers, and settles each with its consumer's result.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use super::delivery;
 
 /// Ends leases with a result for each. Returns for each whether it was still held, when the results are stored.
 ///
-/// Goes on when the caller stops waiting: a claim that nobody settles would stay in processing.
+/// Goes on when the caller stops waiting: an unsettled claim would stay in processing.
 pub(crate) async fn end_leases(
     core: Arc<Core>,
     leases: Leases,
     result: impl Fn() -> Result<(), Failure> + Send + 'static,
 ) -> Result<Vec<bool>, StoreError> {
     let ending = tokio::spawn(async move {
-        let claimed = core.store.claim_leased(leases, core.clock.now(), core.lease_sink.clone()).await?;
+        let claimed = core.store.claim_leased(leases, core.clock.now(), core.lease_slots.clone()).await?;
         let (mut settling, mut was_held) = (JoinSet::new(), vec![false; claimed.len()]);
         for (index, claimed) in claimed.into_iter().enumerate() {
             let Some(claimed) = claimed else { continue };

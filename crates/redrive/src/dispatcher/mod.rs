@@ -17,7 +17,7 @@
 //! The handler of a pull queue passes the event on to a consumer, and the delivery is settled as leased. `leases` claims it again for the
 //! ack or nack of the consumer; after the end of the lease, the claim loop does.
 //!
-//! `heartbeat_loop` renews leases, `maintenance_loop` runs the store's own tasks, and `sync_shared_state` exchanges counts with other
+//! `heartbeat_loop` renews the lease of this process on its claims, `maintenance_loop` runs the store's own tasks, and `sync_shared_state` exchanges counts with other
 //! processes.
 
 mod attempt;
@@ -149,7 +149,7 @@ async fn run_new_suspects(core: &Arc<Core>) {
     }
     core.switch(|switch| switch.dispatches = false);
     let mut phase = core.phase.subscribe();
-    // A pull consumer may keep its lease for hours: the wait is bounded.
+    // A handler may run for long: the wait is bounded.
     let idle = async {
         tokio::select! {
             () = core.sink.idle() => {}

@@ -84,8 +84,9 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ("ackEvents", "`lost` names the leases that had ended: their events are delivered again."),
     (
         "nackEvents",
-        "The attempt is charged. The event is delivered again after `delay_ms`, or as the retry policy decides; after the last attempt \
-         it is dead-lettered. `lost` names the leases that had ended.",
+        "`failed` charges the attempt: the event is delivered again after `delay_ms`, or as the retry policy decides, and is \
+         dead-lettered after the last attempt. `snooze` charges none. `permanent` dead-letters the event at once. `lost` names the \
+         leases that had ended.",
     ),
     ("extendLeases", "The leases end `lease_ms` from now. `lost` names the leases that had ended."),
     ("getHealthAlias", "An alias of `/healthz`, for platforms that ask at this path."),

@@ -43,9 +43,9 @@ pub(super) const KINDS: &[Kind] = &[
     kind("unsupported_media_type", 415, "The content type is not supported", "say what the body is: send the header `content-type: application/json`"),
     kind("other_payload", 422, "The idempotency key belongs to another request", "this key was used for another request: use a new key, or send exactly what was sent before"),
     kind("reserved_type", 422, "The event type is reserved", "types that begin with `redrive.` are published by the server alone: use another type"),
-    kind("rate_limited", 429, "Too many requests", "the rate limit of this token asks is exceeded: wait as `retry-after` says"),
+    kind("rate_limited", 429, "Too many requests", "the rate limit of this token is exceeded: wait as `retry-after` says"),
     kind("internal", 500, "Internal error", "the store failed; its log says why"),
-    kind("outcome_unknown", 503, "The outcome is unknown", "the store did not confirm it: send it again with the same id or Idempotency-Key"),
+    kind("outcome_unknown", 503, "The outcome is unknown", "the store did not confirm it: send it again, a publish with the same id or Idempotency-Key"),
     kind("unavailable", 503, "Temporarily unavailable", "the database is busy: try again"),
     kind("shutting_down", 503, "The server is shutting down", "send the request again, to another server"),
 ];
