@@ -9,7 +9,8 @@ import type { Express } from "express";
 import type { FastifyInstance } from "fastify";
 import type { Hono } from "hono";
 import { Webhook } from "../src/webhook.js";
-import { findBinary, packageFolder, startServer } from "./support.js";
+import { findBinary, startServer } from "./servers.js";
+import { packageFolder } from "./support.js";
 
 const PAGES = { guide: "../../docs/guide/typescript.md", readme: "README.md" };
 const folder = `${packageFolder}build/docs/`;

@@ -5,7 +5,8 @@ import type { AddressInfo } from "node:net";
 import { test, type TestContext } from "node:test";
 import { inspect } from "node:util";
 import { RawJson, Redrive, RedriveError, Webhook, payloadText, type WebhookMessage } from "../src/index.js";
-import { startServer, until } from "./support.js";
+import { startServer, startSqlite } from "./servers.js";
+import { until } from "./support.js";
 
 const TIMEOUT = { timeout: 30_000 };
 
@@ -43,8 +44,12 @@ test("integers above 2^53 stay exact as text", TIMEOUT, async (t) => {
   await redrive.subscriptions.put("ledger", { patterns: ["ledger.*"] });
   const texts = [text, '"a"', "17", "null"];
   const published = await redrive.publishMany(texts.map((one) => ({ type: "ledger.booked", payload: new RawJson(one) })));
-  const pulled = await redrive.subscriptions.pull("ledger", { max: 10, wait_ms: 2000 });
-  const byId = new Map(pulled.map((event) => [event.id, payloadText(event)]));
+  const byId = new Map<string, string>();
+  await until(async () => {
+    const pulled = await redrive.subscriptions.pull("ledger", { max: 10, wait_ms: 200 });
+    for (const event of pulled) byId.set(event.id, payloadText(event));
+    return byId.size === texts.length;
+  });
   assert.deepEqual(published.map(({ id }) => byId.get(id)), texts);
   assert.throws(() => new RawJson("{"), { code: "invalid_payload" });
   for (const bad of [undefined, 1n, () => 1]) {
@@ -155,7 +160,7 @@ test("webhooks of both schemes are verified, also during a rotation", TIMEOUT, a
 });
 
 test("tokens restrict a client, and the stream reports changes", TIMEOUT, async (t) => {
-  const server = await startServer(t);
+  const server = await startSqlite(t); // other servers learn of a new token later
   const admin = await server.createToken("admin");
   const redrive = server.client({ token: admin });
   await until(() => server.client().stats().then(() => false, () => true)); // the server notices the first token within a second
@@ -190,6 +195,10 @@ test("a publish survives a restart of the server, and is one event", TIMEOUT, as
   await server.restart();
   const { id } = await waiting;
   assert.deepEqual((await redrive.events.list({ type: "order.created" }).take(10)).map((event) => event.id), [id]);
+});
+
+test("an unreachable server is a network error", TIMEOUT, async (t) => {
+  const server = await startSqlite(t);
   await server.kill();
   const twoRequests = server.client({ retries: { maxAttempts: 2, baseDelayMs: 1 } });
   await assert.rejects(twoRequests.publish({ type: "a", payload: 0 }), (error) => {

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { DEFAULT_RETRY_POLICY, EventBus, EventBusShutdownError, InvalidPayloadError, type RetryPolicy } from "../src/eventbus.js";
-import { startServer, until } from "./support.js";
+import { startServer } from "./servers.js";
+import { until } from "./support.js";
 
 const TIMEOUT = { timeout: 30_000 };
 

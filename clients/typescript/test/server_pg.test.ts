@@ -4,13 +4,11 @@ import { sql } from "drizzle-orm";
 import { drizzle } from "drizzle-orm/node-postgres";
 import pg from "pg";
 import { publishQuery, publishTemplate } from "../src/pg.js";
-import { postgres, startServer } from "./support.js";
-
-const skip = postgres === undefined && "REDRIVE_TEST_POSTGRES is not set";
+import { needsPostgres as skip, postgres, startCluster } from "./servers.js";
 
 test("an event is published by the transaction that commits", { timeout: 30_000, skip }, async (t) => {
   const schema = `ts_pg_${process.pid}`;
-  const redrive = (await startServer(t, { schema })).client();
+  const redrive = (await startCluster(t, { schema })).client();
   const client = new pg.Client(postgres);
   await client.connect();
   t.after(() => client.end());

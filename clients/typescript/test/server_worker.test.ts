@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { LeaseLostError, PermanentError, RetryAfter, Snooze, type LeasedEvent, type Redrive } from "../src/index.js";
-import type { Fetch } from "../src/http.js";
-import type { RedriveTestServer } from "../src/testing/index.js";
-import { pause, postgres, startServer, startServers, until } from "./support.js";
+import { SOON, startServer } from "./servers.js";
+import { pause, until } from "./support.js";
 
 const TIMEOUT = { timeout: 45_000 };
 const subscription = { patterns: ["job.*"], retry: { max_attempts: 3, base_delay_ms: 50, jitter: "none" } };
@@ -28,7 +27,7 @@ test("a worker handles every event within its concurrency limit", TIMEOUT, async
       seen.add(event.payload);
       running -= 1;
     },
-    { concurrency: 25 },
+    { ...SOON, concurrency: 25 },
   );
   await until(() => worker.stats.handled === 300, 20_000);
   await worker.stop();
@@ -51,6 +50,7 @@ test("a failed handler is retried with its stack recorded, and then dead", TIMEO
     throw new TypeError(`card declined \ud800 ${"x".repeat(5000)}`, { cause: new Error("the bank says no") });
   }
   const worker = redrive.worker("jobs", chargeTheCard, {
+    ...SOON,
     trace: (carrier, run) => (traced.push(carrier.traceparent ?? ""), run()),
   });
   await until(async () => (await redrive.stats()).dlq === 1);
@@ -65,7 +65,7 @@ test("a failed handler is retried with its stack recorded, and then dead", TIMEO
   const short = await redrive.publish({ type: "job.run", payload: null });
   const second = redrive.worker("jobs", () => {
     throw new Error("short", { cause: "a text" });
-  });
+  }, SOON);
   await until(async () => (await redrive.stats()).dlq === 2);
   await second.stop();
   const [other] = (await redrive.dlq.get(short.id)).data;
@@ -80,7 +80,7 @@ test("a handler asks for a longer wait", TIMEOUT, async (t) => {
   const worker = redrive.worker("jobs", (event) => {
     times.push(Date.now());
     if (event.attempt === 1) throw new RetryAfter(700, "the provider is busy");
-  });
+  }, SOON);
   await until(() => worker.stats.handled === 1);
   await worker.stop();
   assert.ok((times[1] ?? 0) - (times[0] ?? 0) >= 690, "not before the wait");
@@ -97,7 +97,7 @@ test("a snooze charges no attempt", TIMEOUT, async (t) => {
     (event) => {
       if (attempts.push(event.attempt) <= 5) throw new Snooze(100, "not yet");
     },
-    { onError: (error) => errors.push(error) },
+    { ...SOON, onError: (error) => errors.push(error) },
   );
   await until(() => worker.stats.handled === 1 || errors.length > 0);
   await worker.stop();
@@ -119,7 +119,7 @@ test("a permanent failure is dead at once", TIMEOUT, async (t) => {
       attempts += 1;
       throw new PermanentError("there is no such account");
     },
-    { onError: (error) => errors.push(error) },
+    { ...SOON, onError: (error) => errors.push(error) },
   );
   await until(async () => (await redrive.stats()).dlq === 1 || errors.length > 0);
   await worker.stop();
@@ -135,7 +135,7 @@ test("a lease is extended over a handler that is longer than it", TIMEOUT, async
   await redrive.subscriptions.put("jobs", subscription);
   await publishJobs(redrive, 5);
   let runs = 0;
-  const worker = redrive.worker("jobs", async () => (runs += 1, pause(3000)), { leaseMs: 600 });
+  const worker = redrive.worker("jobs", async () => (runs += 1, pause(3000)), { ...SOON, leaseMs: 600 });
   await until(() => worker.stats.handled === 5, 15_000);
   await worker.stop();
   assert.equal(runs, 5, "no event was delivered again");
@@ -175,7 +175,7 @@ test("the signal of a handler aborts when its lease is lost", TIMEOUT, async (t)
     async (event, { signal }) => {
       if (event.attempt === 1) await new Promise((resolve) => signal.addEventListener("abort", () => resolve((reason = signal.reason))));
     },
-    { leaseMs: 300 },
+    { ...SOON, leaseMs: 300 },
   );
   await until(() => worker.stats.handled === 1);
   await worker.stop();
@@ -197,7 +197,7 @@ test("a stop waits for running handlers and their acks", TIMEOUT, async (t) => {
   assert.ok(Date.now() - startedAt < 3000, "it does not wait for the long poll");
   assert.equal(worker.stats.handled, begun);
   assert.ok(begun >= 10 && begun <= 20, `${begun}`);
-  const next = redrive.worker("jobs", () => undefined);
+  const next = redrive.worker("jobs", () => undefined, SOON);
   await until(() => next.stats.handled === published.length - begun, 15_000);
   await next.stop();
 });
@@ -219,7 +219,7 @@ test("SIGTERM stops a worker, and the stop has a time limit", TIMEOUT, async (t)
 test("a worker without its subscription fails, or creates it", TIMEOUT, async (t) => {
   const redrive = (await startServer(t)).client();
   await assert.rejects(redrive.worker("jobs", () => undefined).finished, { code: "not_found" });
-  const worker = redrive.worker("jobs", () => undefined, { subscription });
+  const worker = redrive.worker("jobs", () => undefined, { ...SOON, subscription });
   await worker.ready;
   await publishJobs(redrive, 1);
   await until(() => worker.stats.handled === 1);
@@ -265,36 +265,5 @@ test("no event is lost when the server is killed and restarted under workers", T
   await until(async () => (await redrive.stats()).open_deliveries === 0 && ids.every((id) => seen.has(id)), 30_000);
   await Promise.all(workers.map((worker) => worker.stop()));
   assert.equal(new Set(ids).size, 600);
-  assert.equal((await redrive.stats()).dlq, 0);
-});
-
-const needsPostgres = postgres === undefined && "REDRIVE_TEST_POSTGRES is not set";
-
-test("workers go on when one of three servers is killed", { ...TIMEOUT, skip: needsPostgres }, async (t) => {
-  const servers = await startServers(t, 3, { args: ["--base-delay", "50ms", "--max-attempts", "50"] });
-  const [first, second] = servers as [RedriveTestServer, RedriveTestServer];
-  let requests = 0;
-  // A round-robin load balancer over the servers that run.
-  const balanced: Fetch = (url, init) => {
-    const running = servers.filter(({ pid }) => pid !== undefined);
-    requests += 1;
-    return fetch(url.replace(first.url, running[requests % running.length]?.url ?? first.url), init);
-  };
-  const redrive = first.client({ fetch: balanced, retries: { baseDelayMs: 50, maxDelayMs: 500, maxAttempts: 12 } });
-  await redrive.subscriptions.put("jobs", { patterns: ["job.*"], retry: { max_attempts: 50, base_delay_ms: 50 } });
-  const seen = new Set<string>();
-  const handler = async (event: LeasedEvent) => {
-    await pause(10);
-    seen.add(event.id);
-  };
-  const workers = [1, 2].map(() => redrive.worker("jobs", handler, { concurrency: 20, leaseMs: 2000, waitMs: 1000 }));
-  const ids: string[] = [];
-  for (let n = 0; n < 30; n += 1) {
-    ids.push(...(await publishJobs(redrive, 10)).map(({ id }) => id));
-    if (n === 10) await second.kill();
-    if (n === 20) await second.restart();
-  }
-  await until(() => ids.every((id) => seen.has(id)), 30_000);
-  await Promise.all(workers.map((worker) => worker.stop()));
   assert.equal((await redrive.stats()).dlq, 0);
 });

@@ -1,11 +1,8 @@
-/** Helpers of the tests: scripted servers, shared vectors, the real binary. */
-import { randomUUID } from "node:crypto";
+/** Helpers of the tests: scripted servers, shared vectors, waiting. */
 import { existsSync, readFileSync } from "node:fs";
-import { after, type TestContext } from "node:test";
+import { after } from "node:test";
 import { fileURLToPath } from "node:url";
-import pg from "pg";
 import type { Fetch, FetchInit } from "../src/http.js";
-import { RedriveTestServer, type TestServerOptions } from "../src/testing/index.js";
 
 // After a failed test, a worker that still runs must not keep the process alive.
 after(() => void setTimeout(() => process.exit(), 2000).unref());
@@ -56,47 +53,6 @@ export function scripted(answer: (request: Sent, index: number) => Answer | Prom
 /** A problem document. */
 export function problem(status: number, code: string, headers: Record<string, string> = {}): Answer {
   return { status, headers, body: { type: `urn:redrive:problem:${code}`, title: code, status, code, detail: `detail of ${code}` } };
-}
-
-/** PostgreSQL server of the tests, such as `postgres://redrive@127.0.0.1/postgres`. Without one they run on SQLite files. */
-export const postgres = process.env["REDRIVE_TEST_POSTGRES"];
-
-/** Starts the real binary for one test, and stops it after the test. */
-export async function startServer(t: TestContext, options: ServerOptions = {}): Promise<RedriveTestServer> {
-  const [server] = await startServers(t, 1, options);
-  return server as RedriveTestServer;
-}
-
-interface ServerOptions extends TestServerOptions {
-  /** Schema on PostgreSQL; a new one by default. */
-  schema?: string;
-}
-
-/** Starts several servers on one database. */
-export async function startServers(t: TestContext, count: number, options: ServerOptions = {}): Promise<RedriveTestServer[]> {
-  const { schema = `ts_${randomUUID().replaceAll("-", "")}`, ...others } = options;
-  const db = postgres === undefined ? {} : { db: `${postgres}?schema=${schema}` };
-  const servers: RedriveTestServer[] = [];
-  t.after(async () => {
-    await Promise.all(servers.map((server) => server.stop()));
-    if (postgres !== undefined) await query(`DROP SCHEMA ${schema} CASCADE`);
-  });
-  while (servers.length < count) servers.push(await RedriveTestServer.start({ binary: findBinary(), ...db, ...others }));
-  return servers;
-}
-
-async function query(text: string): Promise<void> {
-  const client = new pg.Client(postgres);
-  await client.connect();
-  await client.query(text).finally(() => client.end());
-}
-
-/** The binary under test: `REDRIVE_BIN`, or that of this repository. */
-export function findBinary(): string {
-  const built = fileURLToPath(new URL("../../../../target/debug/redrive", import.meta.url));
-  const path = process.env["REDRIVE_BIN"] ?? built;
-  if (!existsSync(path)) throw new Error(`${path} does not exist: build it with cargo build, or set REDRIVE_BIN`);
-  return path;
 }
 
 /** Waits until a condition holds; fails after `timeoutMs`. */

@@ -116,8 +116,9 @@ export class RedriveTestServer {
 
   async #spawn(): Promise<void> {
     const { args = [], startTimeoutMs = 20_000 } = this.#options;
-    const key = join(this.#folder, "secret.key");
-    const all = ["serve", "--db", this.#db, "--listen", this.#address, "--secret-key-file", key, ...args];
+    // Servers that share a database share a key, which the caller names.
+    const key = args.includes("--secret-key-file") ? [] : ["--secret-key-file", join(this.#folder, "secret.key")];
+    const all = ["serve", "--db", this.#db, "--listen", this.#address, ...key, ...args];
     const child = spawn(findBinary(this.#options.binary), all, { ...this.#processOptions, stdio: ["ignore", "pipe", "pipe"] });
     this.#process = child;
     const killWithParent = () => child.kill("SIGKILL");
