@@ -1,14 +1,14 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Runs every check of the Python client: generated files, tests against the binary, the example, types and the package.
 #   REDRIVE_BIN=target/debug/redrive clients/python/test.sh [tests | package]
-# Needs python3 with venv (Debian: python3-venv), Node for pyright, and once a connection to pypi.org and registry.npmjs.org.
+# The tests with a server run twice, at the same time: on SQLite, and on PostgreSQL with three servers behind a load balancer.
+# Needs python3 with venv (Debian: python3-venv), PostgreSQL, Node for pyright, and once a connection to pypi.org and registry.npmjs.org.
 # REDRIVE_PYTHON_VENV names a folder for the virtual environment; clients/python/.venv by default.
-set -eu
+set -euo pipefail
 
-binary=${REDRIVE_BIN:?set REDRIVE_BIN to the redrive binary}
-REDRIVE_BIN=$(realpath "$binary")
+REDRIVE_BIN=$(realpath "${REDRIVE_BIN:?set REDRIVE_BIN to the redrive binary}")
 export REDRIVE_BIN
-cd "$(dirname "$0")"
+cd "$(dirname "${BASH_SOURCE[0]}")"
 venv=$(realpath -m "${REDRIVE_PYTHON_VENV:-.venv}")
 
 if ! cmp -s requirements.txt "$venv/requirements.txt"; then
@@ -17,15 +17,48 @@ if ! cmp -s requirements.txt "$venv/requirements.txt"; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r requirements.txt
     cp requirements.txt "$venv/requirements.txt"
 fi
-PATH=$venv/bin:$PATH
-export PATH
+export PATH=$venv/bin:$PATH
 
-if [ "${1:-tests}" = tests ]; then
+# Runs a command in the background; `finish` prints its output, and fails if it did.
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+declare -A running=()
+beside() {
+    local name=$1
+    shift
+    timeout 180 "$@" >"$logs/$name" 2>&1 &
+    running[$name]=$!
+}
+finish() {
+    local name code failed=0
+    for name in "${!running[@]}"; do
+        code=0
+        wait "${running[$name]}" || code=$?
+        echo "$name: exit code $code"
+        cat "$logs/$name"
+        ((code == 0)) || failed=1
+    done
+    return $failed
+}
+
+if [[ ${1:-tests} == tests ]]; then
     python scripts/unasync.py --check
     python scripts/signature_vectors.py --check
-    timeout 180 pytest
-    PYTHONPATH=src timeout 60 pytest -q -c /dev/null --rootdir ../../examples/shop-python -p no:cacheprovider ../../examples/shop-python
+    if [[ -z ${REDRIVE_TEST_POSTGRES:-} ]]; then # one for all; it stops when this script ends
+        coproc POSTGRES { exec ../postgres.sh; }
+        read -r REDRIVE_TEST_POSTGRES <&"${POSTGRES[0]}"
+        export REDRIVE_TEST_POSTGRES
+    fi
+    beside long pytest tests/test_long_handlers.py
+    beside postgres_worker pytest --store postgres tests/test_worker.py -k "not async"
+    beside postgres_async_worker pytest --store postgres tests/test_worker.py -k async
+    beside postgres_client pytest --store postgres tests/test_cluster.py tests/test_client.py
+    status=0
+    timeout 180 pytest --ignore tests/test_long_handlers.py --ignore tests/test_cluster.py || status=1
+    PYTHONPATH=src timeout 60 pytest -q -c /dev/null --rootdir ../../examples/shop-python -p no:cacheprovider ../../examples/shop-python || status=1
+    finish || status=1
+    ((status == 0)) || exit 1
 fi
-if [ "${1:-package}" = package ]; then
+if [[ ${1:-package} == package ]]; then
     scripts/check_package.sh
 fi

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import redrive
+from cluster import AnyServer
 from redrive import (
     AuthenticationError,
     ConnectionFailedError,
@@ -233,9 +234,7 @@ def is_refused(client: Redrive) -> bool:
     return False
 
 
-def test_the_address_and_token_come_from_the_environment(
-    server: RedriveTestServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_address_and_token_come_from_the_environment(server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_SERVER", server.url)
     with Redrive() as client:
         assert client.ready()
@@ -260,14 +259,14 @@ def test_one_client_serves_many_threads(client: Redrive) -> None:
     assert len(list(client.events.list(type=type))) == 80
 
 
-def test_a_closed_client_makes_no_request(server: RedriveTestServer) -> None:
+def test_a_closed_client_makes_no_request(server: AnyServer) -> None:
     client = server.client(retries=ONCE)
     client.close()
     with pytest.raises(ConnectionFailedError, match="closed"):
         client.ready()
 
 
-def test_a_closed_asynchronous_client_makes_no_request(server: RedriveTestServer) -> None:
+def test_a_closed_asynchronous_client_makes_no_request(server: AnyServer) -> None:
     async def main() -> None:
         async with server.async_client(retries=ONCE) as client:
             await client.ready()
@@ -277,7 +276,7 @@ def test_a_closed_asynchronous_client_makes_no_request(server: RedriveTestServer
     asyncio.run(main())
 
 
-def test_an_httpx_client_of_the_caller_stays_open(server: RedriveTestServer) -> None:
+def test_an_httpx_client_of_the_caller_stays_open(server: AnyServer) -> None:
     async def main() -> None:
         async with httpx.AsyncClient() as own:
             async with server.async_client(transport=AsyncTransport(ServerUrl.parse(server.url), client=own)) as client:
@@ -298,7 +297,7 @@ def test_a_publish_survives_a_restart_of_the_server() -> None:
         assert client.events.get(published.id).payload == 1
 
 
-def test_the_asynchronous_client_has_the_same_methods(server: RedriveTestServer) -> None:
+def test_the_asynchronous_client_has_the_same_methods(server: AnyServer) -> None:
     async def main() -> None:
         async with server.async_client() as client:
             type = unique("async")

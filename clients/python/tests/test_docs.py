@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.testing import RedriveTestServer, find_binary
+from cluster import AnyServer
+from redrive.testing import find_binary
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PAGES = [PACKAGE / "README.md", PACKAGE.parents[1] / "docs" / "guide" / "python.md"]
@@ -48,7 +49,7 @@ def test_every_block_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, mark, text in BLOCKS if mark != "no_run"])
-def test_a_block_runs(text: str, server: RedriveTestServer, tmp_path: Path) -> None:
+def test_a_block_runs(text: str, server: AnyServer, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(PACKAGE / "src"),

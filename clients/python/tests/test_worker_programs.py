@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from redrive.testing import RedriveTestServer
+from cluster import AnyServer
 from support import eventually
 from workers import Subscribed, working
 
@@ -48,7 +48,7 @@ asyncio.run(main())
 }
 
 
-def program(flavour: str, server: RedriveTestServer, subscription: str, seconds: float) -> subprocess.Popen[str]:
+def program(flavour: str, server: AnyServer, subscription: str, seconds: float) -> subprocess.Popen[str]:
     """Starts a program whose handler takes this long."""
     command = [sys.executable, "-c", PROGRAMS[flavour], server.url, subscription, str(seconds)]
     environment = {**os.environ, "PYTHONPATH": SOURCE}
@@ -57,7 +57,7 @@ def program(flavour: str, server: RedriveTestServer, subscription: str, seconds:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_worker_after_its_handlers(
-    flavour: str, server: RedriveTestServer, orders: Subscribed, number: signal.Signals
+    flavour: str, server: AnyServer, orders: Subscribed, number: signal.Signals
 ) -> None:
     id = orders.publish()
     with program(flavour, server, orders.name, 0.5) as process:
@@ -69,7 +69,7 @@ def test_a_signal_stops_the_worker_after_its_handlers(
     orders.ended(id)
 
 
-def test_a_second_signal_ends_the_program_at_once(flavour: str, server: RedriveTestServer, orders: Subscribed) -> None:
+def test_a_second_signal_ends_the_program_at_once(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     orders.publish()
     with program(flavour, server, orders.name, 60) as process:
         assert process.stdout is not None
@@ -80,9 +80,7 @@ def test_a_second_signal_ends_the_program_at_once(flavour: str, server: RedriveT
         assert process.wait(5) == -signal.SIGTERM
 
 
-def test_the_span_of_a_handler_continues_the_trace_of_the_publisher(
-    server: RedriveTestServer, orders: Subscribed
-) -> None:
+def test_the_span_of_a_handler_continues_the_trace_of_the_publisher(server: AnyServer, orders: Subscribed) -> None:
     trace = pytest.importorskip("opentelemetry.trace")
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     trace.set_tracer_provider(sdk.TracerProvider())

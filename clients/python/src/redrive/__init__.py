@@ -96,10 +96,12 @@ __all__ = [
 _ASYNC = {"AsyncRedrive": "client", "AsyncPages": "pages", "AsyncWorker": "worker"}
 
 
-def __getattr__(name: str) -> Any:
-    """Imports the asynchronous client on first use, because it needs httpx."""
-    if name in _ASYNC:
-        from importlib import import_module
+if not TYPE_CHECKING:  # hidden from type checkers, which would take any name for an export
 
-        return getattr(import_module(f"redrive._async.{_ASYNC[name]}"), name)
-    raise AttributeError(f"module 'redrive' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Imports the asynchronous client on first use, because it needs httpx."""
+        if name in _ASYNC:
+            from importlib import import_module
+
+            return getattr(import_module(f"redrive._async.{_ASYNC[name]}"), name)
+        raise AttributeError(f"module 'redrive' has no attribute {name!r}")
