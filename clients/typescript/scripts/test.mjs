@@ -37,11 +37,15 @@ async function startPostgres() {
   return { address, stop };
 }
 
-/** Runs test files in a process; prints its output at once, or at its end if it runs beside another. Returns whether all passed. */
-async function run(title, files, { env = {}, isBeside = false } = {}) {
-  if (files.length === 0) return true;
+/** Runs test files in a process. */
+async function runFiles(title, files, how = {}) {
   const reporter = process.env.TEST_REPORTER ?? "spec";
-  const runner = spawn(process.execPath, ["--test", `--test-reporter=${reporter}`, ...files], {
+  return files.length === 0 || run(title, ["--test", `--test-reporter=${reporter}`, ...files], how);
+}
+
+/** Runs a program of Node; prints its output at once, or at its end if it runs beside another. Returns whether it succeeded. */
+async function run(title, args, { env = {}, isBeside = false } = {}) {
+  const runner = spawn(process.execPath, args, {
     env: { ...process.env, ...env },
     stdio: isBeside ? ["ignore", "pipe", "pipe"] : "inherit",
     timeout: TIMEOUT_MS,
@@ -69,16 +73,17 @@ const isLong = (path) => path.includes("/long_");
 const isOnPostgresOnly = (path) => /server_(cluster|pg)\./.test(path);
 // A bus waits by long polls alone, for which one server sees the events of the others only every few seconds: it runs on SQLite.
 const isOnBoth = (path) => /server_(client|worker)\./.test(path);
-const needsPostgres = files.some((path) => isLong(path) || isOnPostgresOnly(path) || isOnBoth(path));
+const needsPostgres = "prisma".includes(part) || files.some((path) => isLong(path) || isOnPostgresOnly(path) || isOnBoth(path));
 const postgres = needsPostgres ? await startPostgres() : undefined;
 if (postgres) process.env.REDRIVE_TEST_POSTGRES = postgres.address;
 process.once("exit", () => children.forEach((child) => child.kill()));
 try {
   const onPostgres = files.filter((path) => isOnPostgresOnly(path) || isOnBoth(path));
   const passed = await Promise.all([
-    run("on SQLite", files.filter((path) => !isLong(path) && !isOnPostgresOnly(path))),
-    run("on PostgreSQL with three servers", onPostgres, { env: { REDRIVE_TEST_STORE: "postgres" }, isBeside: true }),
-    run("handlers of a minute", files.filter(isLong), { isBeside: true }),
+    runFiles("on SQLite", files.filter((path) => !isLong(path) && !isOnPostgresOnly(path))),
+    runFiles("on PostgreSQL with three servers", onPostgres, { env: { REDRIVE_TEST_STORE: "postgres" }, isBeside: true }),
+    runFiles("handlers of a minute", files.filter(isLong), { isBeside: true }),
+    !"prisma".includes(part) || run("Prisma", [`${folder}scripts/prisma.mjs`], { isBeside: true }),
   ]);
   process.exitCode = passed.every(Boolean) ? 0 : 1;
 } finally {
