@@ -135,7 +135,7 @@ test("a lease is extended over a handler that is longer than it", TIMEOUT, async
   await redrive.subscriptions.put("jobs", subscription);
   await publishJobs(redrive, 5);
   let runs = 0;
-  const worker = redrive.worker("jobs", async () => (runs += 1, pause(3000)), { ...SOON, leaseMs: 600 });
+  const worker = redrive.worker("jobs", async () => (runs += 1, pause(4000)), { ...SOON, leaseMs: 1500 });
   await until(() => worker.stats.handled === 5, 15_000);
   await worker.stop();
   assert.equal(runs, 5, "no event was delivered again");

@@ -65,6 +65,20 @@ test("a handler is aborted when no extension arrives before the lease ends", { t
   assert.equal(worker.stats.lost, 1);
 });
 
+test("an extension that arrives after the ack does not make the event a lost one", { timeout: 10_000 }, async () => {
+  let acked: (answer: Answer) => void = () => undefined;
+  const { worker, clock, bodies } = workerWithOneEvent(() => undefined, { leaseMs: 30_000 }, ({ url }) =>
+    url.pathname.endsWith("/ack")
+      ? new Promise((resolve) => (acked = resolve))
+      : { status: 200, body: { done: 0, lost: ["l-1"] } },
+  );
+  await clock.advance(15_000);
+  assert.equal(bodies("/extend").length, 1);
+  acked(done);
+  await worker.stop();
+  assert.deepEqual(worker.stats, { handled: 1, failed: 0, snoozed: 0, lost: 0, running: 0 });
+});
+
 test("errors of a handler become nacks", { timeout: 10_000 }, async () => {
   const cases: [unknown, Record<string, unknown>][] = [
     [new Snooze(60_000, "the bank is closed"), { outcome: "snooze", delay_ms: 60_000, reason: "the bank is closed" }],

@@ -15,7 +15,7 @@ export interface TestServerOptions {
   args?: readonly string[] | undefined;
   /** Further variables of the environment. */
   env?: Record<string, string> | undefined;
-  /** Database, such as `postgres://…`; a temporary file by default. */
+  /** Database, such as `postgres://…`; a temporary file by default. Servers that share it need one key: `--secret-key-file` in `args`. */
   db?: string | undefined;
   /** Time to wait for the start; 20 s by default. */
   startTimeoutMs?: number | undefined;

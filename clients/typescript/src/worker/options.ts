@@ -57,7 +57,7 @@ export interface WorkerStats {
   failed: number;
   /** Snoozed events. */
   snoozed: number;
-  /** Events whose lease was lost before they were settled: they are delivered again. */
+  /** Events whose lease had ended before they were settled: they are delivered again, unless only the response to an ack was lost. */
   lost: number;
   /** Handlers that run now. */
   running: number;

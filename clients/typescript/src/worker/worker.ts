@@ -164,6 +164,7 @@ export class Worker {
     this.#jobs.set(event, job);
     this.#unsettled += 1;
     this.#leases.add(event.lease, (by) => {
+      if (job.isOver) return; // an extension that passed the ack on its way: the response to the ack decides
       // Without the server's word the ack is sent all the same: the lease may have been extended.
       if (by === "server") {
         this.#stats.lost += 1;
