@@ -19,27 +19,7 @@ if ! cmp -s requirements.txt "$venv/requirements.txt"; then
 fi
 export PATH=$venv/bin:$PATH
 
-# Runs a command in the background; `finish` prints its output, and fails if it did.
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
-declare -A running=()
-beside() {
-    local name=$1
-    shift
-    timeout 180 "$@" >"$logs/$name" 2>&1 &
-    running[$name]=$!
-}
-finish() {
-    local name code failed=0
-    for name in "${!running[@]}"; do
-        code=0
-        wait "${running[$name]}" || code=$?
-        echo "$name: exit code $code"
-        cat "$logs/$name"
-        ((code == 0)) || failed=1
-    done
-    return $failed
-}
+source ../beside.sh
 
 if [[ ${1:-tests} == tests ]]; then
     python scripts/unasync.py --check
@@ -49,10 +29,10 @@ if [[ ${1:-tests} == tests ]]; then
         read -r REDRIVE_TEST_POSTGRES <&"${POSTGRES[0]}"
         export REDRIVE_TEST_POSTGRES
     fi
-    beside long pytest tests/test_long_handlers.py
-    beside postgres_worker pytest --store postgres tests/test_worker.py -k "not async"
-    beside postgres_async_worker pytest --store postgres tests/test_worker.py -k async
-    beside postgres_client pytest --store postgres tests/test_cluster.py tests/test_client.py
+    beside 'python, handlers of a minute' pytest tests/test_long_handlers.py
+    beside 'python, worker on PostgreSQL with three servers' pytest --store postgres tests/test_worker.py -k "not async"
+    beside 'python, asynchronous worker on PostgreSQL with three servers' pytest --store postgres tests/test_worker.py -k async
+    beside 'python, client on PostgreSQL with three servers' pytest --store postgres tests/test_cluster.py tests/test_client.py
     status=0
     timeout 180 pytest --ignore tests/test_long_handlers.py --ignore tests/test_cluster.py || status=1
     PYTHONPATH=src timeout 60 pytest -q -c /dev/null --rootdir ../../examples/shop-python -p no:cacheprovider ../../examples/shop-python || status=1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks format, types and package: ruff, mypy, pyright, the oldest Python by syntax, sdist and wheel, and an import from an empty environment.
+# Checks format, types and package: ruff, mypy, pyright, the oldest Python by syntax, sdist and wheel, and a program in an empty project.
 # Runs in the virtual environment of ../test.sh.
 set -eu
 
@@ -21,7 +21,10 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 python3 -m venv "$empty/venv"
 "$empty/venv/bin/pip" install --quiet --disable-pip-version-check --no-index dist/redrive-*.whl
+cp scripts/typed_program.py "$empty"
 cd "$empty"
+mypy --strict --no-error-summary --cache-dir mypy_cache --python-executable venv/bin/python typed_program.py
+pyright --pythonpath venv/bin/python typed_program.py
 venv/bin/python - <<'PYTHON'
 import importlib.metadata, importlib.resources
 import redrive, redrive.retry, redrive.testing

@@ -29,12 +29,14 @@ def test_events_are_handled_and_acked(flavour: str, server: AnyServer, orders: S
 
 def test_handlers_run_concurrently_up_to_the_limit(flavour: str, server: AnyServer, orders: Subscribed) -> None:
     lock, running, most = threading.Lock(), 0, 0
+    all_run = threading.Barrier(4, timeout=20.0)
 
     def slow(_: LeasedEvent) -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
+        all_run.wait()
         time.sleep(0.05)
         with lock:
             running -= 1
@@ -117,7 +119,7 @@ def test_a_requested_wait_and_a_backoff_delay_the_next_attempt(
     ):
         orders.ended(orders.publish())
     first, second, third = record.times
-    assert 0.4 <= second - first < 2.0 and 0.6 <= third - second < 2.2
+    assert 0.4 <= second - first < 10.0 and 0.6 <= third - second < 10.0
 
 
 def test_a_snooze_charges_no_attempt(flavour: str, server: AnyServer, orders: Subscribed) -> None:
@@ -147,8 +149,8 @@ def test_a_permanent_failure_is_a_dead_letter_at_once(flavour: str, server: AnyS
 
 
 def test_the_lease_of_a_long_handler_is_extended(flavour: str, server: AnyServer, orders: Subscribed) -> None:
-    record = Recorder(lambda _: time.sleep(1.8))
-    with working(flavour, server, orders.name, record, lease=0.5):
+    record = Recorder(lambda _: time.sleep(3.0))
+    with working(flavour, server, orders.name, record, lease=1.5):
         orders.ended(orders.publish())
     assert len(record.events) == 1
 

@@ -50,7 +50,7 @@ class RedriveTestServer:
     """Runs `redrive serve` on a temporary file and a free port of this machine.
 
     Use it as a context manager, for example in a pytest fixture. Webhooks to this machine are allowed. `db` names another file, or a
-    database such as `postgres://user@host/database`.
+    database such as `postgres://user@host/database`; servers that share it need one key, `--secret-key-file` in `options`.
     """
 
     def __init__(self, *, binary: Optional[str] = None, options: Sequence[str] = (), db: Optional[str] = None) -> None:
