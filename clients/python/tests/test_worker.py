@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster import AnyServer, Cluster
+from cluster import AnyServer
 from redrive import LeasedEvent, NewEvent, NotFoundError, PermanentFailure, Redrive, Retry, RetryAfter, Snooze
 from redrive.testing import RedriveTestServer, delivery
 from support import eventually, unique
@@ -172,12 +172,7 @@ def test_a_late_ack_is_refused(orders: Subscribed) -> None:
     orders.ended(again.id)
 
 
-def test_two_leases_of_one_delivery_in_one_request_are_told_apart(
-    request: pytest.FixtureRequest, server: AnyServer, orders: Subscribed
-) -> None:
-    if isinstance(server, Cluster):
-        # PostgreSQL reports the lease that comes first as settled, whichever of the two it was.
-        request.applymarker(pytest.mark.xfail(reason="the store tells the leases of a request apart by their delivery"))
+def test_two_leases_of_one_delivery_in_one_request_are_told_apart(orders: Subscribed) -> None:
     orders.publish()
     pull = orders.client.subscriptions.pull
     (late,) = pull(orders.name, wait=10, lease=0.1)

@@ -104,10 +104,7 @@ test("every server refuses the settlement of a lease that has ended", OPTIONS, a
   assert.equal((await second.events.get(late.id)).status, "done");
 });
 
-// PostgreSQL reports the lease that comes first as settled, whichever of the two it was.
-const todo = "the store tells the leases of a request apart by their delivery only";
-
-test("two leases of one delivery in one request are told apart", { ...OPTIONS, todo }, async (t) => {
+test("two leases of one delivery in one request are told apart", OPTIONS, async (t) => {
   const redrive = (await startCluster(t)).client();
   await redrive.subscriptions.put("jobs", subscription);
   await publishJobs(redrive, 1);

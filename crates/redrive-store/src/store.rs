@@ -144,7 +144,7 @@ pub trait WorkQueue: Sealed {
     ///
     /// Every store claims in the same order: deliveries to single subscriptions before whole events; within each kind by due
     /// time, and in the order of storing where due times are equal. First attempts and retries are not told apart. One call
-    /// claims a few hundred of each kind at most. Rows that another process is claiming at the same time are skipped.
+    /// claims a few hundred of each kind at most. Deliveries whose leases have ended may go before the others. Rows that another process is claiming at the same time are skipped.
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize>;
 
     /// Claims one crash suspect: work that was running at more than one crash of its process. The dispatcher runs it in

@@ -307,10 +307,10 @@ pub(crate) struct AttemptPermit<'a> {
 }
 
 impl AttemptPermit<'_> {
-    /// Records that the handler is called now: a pull queue has got the event that it asked for.
-    pub(crate) fn attempt_made(&mut self) {
+    /// Records that the handler of a pull queue has offered the event to its consumers.
+    pub(crate) fn offer_made(&mut self) {
         if let Some(slot) = &mut self.slot {
-            slot.attempt_made();
+            slot.offer_made();
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redrive_store::{Appended, EventContent, EventId, NewEvent, Store};
 use serde::Serialize;
+use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
@@ -185,10 +186,10 @@ impl EventBus {
         core.phase.send_replace(Phase::ShuttingDown);
         core.switch(|switch| switch.dispatches = false);
         core.subscriptions().all().iter().for_each(|subscription| subscription.admission.close());
-        match core.virtual_time.get() {
+        let _no_lease_work = match core.virtual_time.get() {
             Some(time) => time.drive(self.wait_for_running(timeout)).await,
             None => self.wait_for_running(timeout).await,
-        }
+        };
         let tasks = std::mem::take(&mut *lock(&self.tasks.0));
         for task in tasks {
             task.abort();
@@ -199,21 +200,23 @@ impl EventBus {
         Ok(closed?)
     }
 
-    /// Waits for the deliveries in flight, at most this long.
-    async fn wait_for_running(&self, timeout: Duration) {
+    /// Waits for the deliveries in flight and for leases that are being granted or ended, at most this long. While the returned guard
+    /// lives, no lease is ended.
+    async fn wait_for_running(&self, timeout: Duration) -> Option<OwnedRwLockWriteGuard<()>> {
         let core = &self.core;
         let drained = async {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
             core.sink.idle().await;
-            core.lease_slots.idle().await;
+            Arc::clone(&core.lease_work).write_owned().await
         };
         tokio::select! {
             biased;
-            () = drained => {}
+            guard = drained => Some(guard),
             () = core.clock.sleep(timeout) => {
                 let left = core.in_flight();
                 tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
+                None
             }
         }
     }

@@ -74,8 +74,10 @@ pub(crate) struct Core {
     /// Copied on write, so that a dispatch holds no lock.
     pub(crate) subscriptions: RwLock<Arc<Subscriptions>>,
     pub(crate) waiters: Waiters,
-    /// Bounds the pull leases that are being settled, and lets a shutdown wait for them.
+    /// Bounds the pull leases that are being settled.
     pub(crate) lease_slots: ClaimSink,
+    /// Locked for reading while a lease is granted or ended. A shutdown locks it for writing until the store is closed.
+    pub(crate) lease_work: Arc<tokio::sync::RwLock<()>>,
     pub(crate) counters: Counters,
     pub(crate) phase: watch::Sender<Phase>,
     /// Changed by [`Core::switch`] only.

@@ -1,24 +1,26 @@
 //! Passes an event from the dispatcher to a pull consumer: the demand of the consumers, and the record that the handler of a queue makes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use redrive_retry::Timestamp;
 use redrive_store::LeaseToken;
 use tokio::sync::{Notify, oneshot};
+
+use crate::lock::lock;
 
 /// Number of events that consumers have asked for and not received. Shared by a queue and the limiter of its subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
     asked: AtomicUsize,
     /// Notified when consumers ask for more.
-    backlog_wakeup: OnceLock<Arc<Notify>>,
+    backlog_wakeup: Mutex<Option<Arc<Notify>>>,
 }
 
 impl Demand {
     /// Sets the notification of the backlog loop.
     pub(crate) fn set_wakeup(&self, backlog_wakeup: Arc<Notify>) {
-        let _ = self.backlog_wakeup.set(backlog_wakeup); // one for all subscriptions of a bus
+        *lock(&self.backlog_wakeup) = Some(backlog_wakeup); // one for all subscriptions of a bus
     }
 
     pub(crate) fn asked(&self) -> usize {
@@ -33,7 +35,7 @@ impl Demand {
     /// Raises the demand, and wakes the backlog loop.
     pub(crate) fn ask(&self, count: usize) {
         self.asked.fetch_add(count, Ordering::AcqRel);
-        if let Some(wakeup) = self.backlog_wakeup.get() {
+        if let Some(wakeup) = lock(&self.backlog_wakeup).as_ref() {
             wakeup.notify_one();
         }
     }

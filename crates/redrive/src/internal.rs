@@ -4,11 +4,17 @@ use redrive_store::SubscriptionName;
 
 use crate::bus::EventBus;
 use crate::error::BusError;
+use crate::pull::PullQueue;
 use crate::subscribe::Subscribe;
 
 /// Announces a subscription by its name, for callers that register subscriptions from stored documents and keep no handle.
 pub async fn announce(bus: &EventBus, name: &SubscriptionName) -> Result<(), BusError> {
     Ok(bus.core.announce(name).await?)
+}
+
+/// Lets a queue end the leases of a subscription that gets no further events from it, because the subscription is being removed.
+pub fn keep_leases(bus: &EventBus, queue: &PullQueue, name: &SubscriptionName) {
+    queue.registered(&bus.core, name);
 }
 
 /// Settings of subscriptions whose handlers call another process.

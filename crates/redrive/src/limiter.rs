@@ -216,7 +216,7 @@ impl Limiter {
         state.running += 1;
         state.started_at = now;
         state.adaptive.started(now);
-        Some(Permit { limiter: Arc::clone(self), began: now, is_attempt_made: false, has_succeeded: false })
+        Some(Permit { limiter: Arc::clone(self), began: now, is_offer_made: false, has_succeeded: false })
     }
 
     /// The rate limit that holds now: the configured one, or a reduced one.
@@ -433,21 +433,21 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Permission to make one attempt. Dropping it frees the concurrency slot and, if no attempt was made, returns the demand of the pull
-/// queue that it took.
+/// Permission to make one attempt. Dropping it frees the concurrency slot and, if no consumer was offered the event, returns the demand
+/// of the pull queue that it took.
 #[derive(Debug)]
 #[must_use = "the slot is free again as soon as this is dropped"]
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
     began: Timestamp,
-    is_attempt_made: bool,
+    is_offer_made: bool,
     has_succeeded: bool,
 }
 
 impl Permit {
-    /// Records that the handler is called: from here on a pull queue accounts for the demand itself.
-    pub(crate) fn attempt_made(&mut self) {
-        self.is_attempt_made = true;
+    /// Records that a pull queue was offered the event: from here on it accounts for the demand itself.
+    pub(crate) fn offer_made(&mut self) {
+        self.is_offer_made = true;
     }
 
     /// Ends a successful attempt.
@@ -467,7 +467,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(demand) = self.limiter.demand.as_ref().filter(|_| !self.is_attempt_made) {
+        if let Some(demand) = self.limiter.demand.as_ref().filter(|_| !self.is_offer_made) {
             demand.ask(1); // if the consumer has left meanwhile, the next delivery takes it
         }
         let mut state = lock(&self.limiter.state);

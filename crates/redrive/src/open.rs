@@ -61,6 +61,7 @@ impl EventBusBuilder {
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
             lease_slots: ClaimSink::new(MAX_LEASES_ENDED_AT_ONCE).0,
+            lease_work: Arc::default(),
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
             switch: watch::Sender::new(DispatchSwitch::default()),

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::core::Core;
-use crate::dispatcher::end_leases;
+use crate::dispatcher::{end_leases, release_in_background};
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
 use crate::handover::{Demand, GivenBack, Grant, Handover};
@@ -33,6 +33,14 @@ const BATCH_GAP: Duration = Duration::from_millis(2);
 
 /// A pull ends at this many bytes of payloads, with the event that crosses it.
 const MAX_BATCH_BYTES: usize = 16 << 20;
+
+/// The longest lease. A consumer extends it for more.
+const MAX_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The length of a lease within the bounds.
+fn bounded(lease: Duration) -> Duration {
+    lease.clamp(Duration::from_millis(1), MAX_LEASE)
+}
 
 /// The lease has ended, and another consumer may have the event; or there never was such a lease.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -147,7 +155,7 @@ struct Puller {
 pub struct PullRequest {
     /// The largest number of events.
     pub limit: usize,
-    /// Time for which each event is leased.
+    /// Time for which each event is leased, from a millisecond to seven days.
     pub lease: Duration,
     /// Maximum time to wait for the first event.
     pub wait: Duration,
@@ -202,7 +210,7 @@ impl PullQueue {
     /// the leases are stored.
     pub async fn pull(&self, request: PullRequest) -> Vec<Leased> {
         let PullRequest { limit, lease, wait } = request;
-        let mut pulling = self.begin(limit, lease);
+        let mut pulling = self.begin(limit, bounded(lease));
         let (mut offered, mut bytes) = (Offered { queue: self, offers: Vec::new() }, 0);
         let (mut deadline, mut batch_end) = (Instant::now() + wait, None);
         while offered.offers.len() < limit && bytes < MAX_BATCH_BYTES {
@@ -296,7 +304,7 @@ impl PullQueue {
         let count = tokens.len();
         let Some((core, leases)) = self.leases(tokens) else { return Ok(vec![Err(LeaseLost); count]) };
         let now = core.clock.now();
-        let until = now + lease;
+        let until = now + bounded(lease);
         let extended = core.store.extend_leases(leases, now, until).await?;
         Ok(extended.into_iter().map(|was_held| was_held.then_some(until).ok_or(LeaseLost)).collect())
     }
@@ -392,12 +400,10 @@ impl Drop for Offered<'_> {
             offer.token.or_else(|| offer.lease.try_recv().ok())
         };
         let tokens: Vec<LeaseToken> = self.offers.drain(..).filter_map(stored).collect();
-        let Some((core, leases)) = self.queue.leases(tokens).filter(|(_, leases)| !leases.tokens.is_empty())
-        else {
-            return;
-        };
-        if let Some(runtime) = core.runtime.get().cloned() {
-            runtime.spawn(end_leases(core, leases, || LeaseEnd::Release.result()));
+        if let Some((core, leases)) =
+            self.queue.leases(tokens).filter(|(_, leases)| !leases.tokens.is_empty())
+        {
+            release_in_background(&core, leases);
         }
     }
 }

@@ -375,3 +375,69 @@ async fn a_publisher_does_not_wait_for_a_pull_consumer() {
     }
     bus.shutdown().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn middleware_that_fails_an_attempt_does_not_stop_a_waiting_pull() {
+    let store_under_test = TestStore::new();
+    let fails_first = |event: redrive::Event, next: redrive::middleware::Next| async move {
+        if event.attempt() == 1 {
+            return Err(redrive::retry::Failure::new("not yet"));
+        }
+        next.run(event).await
+    };
+    let bus = store_under_test.open(builder().middleware(fails_first)).await;
+    let queue = PullQueue::new();
+    bus.subscribe_queue("order.*", &queue).name("billing").register().unwrap();
+    bus.start().await.unwrap();
+    let pulling = {
+        let queue = queue.clone();
+        tokio::spawn(async move { pull(&queue, 1).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let began = std::time::Instant::now();
+    publish(&bus, 2).await;
+    let leased = pulling.await.unwrap().remove(0);
+    assert!(began.elapsed() < WAIT / 2, "the demand is still there after the failed attempt");
+    assert_eq!(leased.event.attempt(), 2);
+    queue.ack(leased.token).await.unwrap();
+    bus.shutdown().await.unwrap();
+}
+
+/// Pulls that are cancelled right before the shutdown, and acks that are under way, leave nothing in processing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_among_pulls_and_acks_charges_no_attempt() {
+    let store_under_test = TestStore::new();
+    for round in 0..10 {
+        let (bus, queue) = (store_under_test.open(builder()).await, PullQueue::new());
+        bus.subscribe_queue("order.*", &queue).name("billing").register().unwrap();
+        assert_eq!(bus.start().await.unwrap(), 0, "round {round}: nothing was in processing");
+        let mut pulling = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let queue = queue.clone();
+            pulling.spawn(async move {
+                loop {
+                    for leased in pull(&queue, 3).await {
+                        let _ = queue.ack(leased.token).await;
+                    }
+                }
+            });
+        }
+        publish(&bus, 50).await;
+        tokio::time::sleep(Duration::from_millis(round * 3)).await;
+        pulling.abort_all();
+        bus.shutdown().await.unwrap();
+    }
+    let (bus, queue) = open(&store_under_test).await;
+    let request = PullRequest { limit: 100, lease: LEASE, wait: Duration::from_millis(500) };
+    loop {
+        let leased = queue.pull(request).await;
+        if leased.is_empty() {
+            break;
+        }
+        for one in leased {
+            assert_eq!(one.event.attempt(), 1, "nothing was charged");
+            queue.ack(one.token).await.unwrap();
+        }
+    }
+    bus.shutdown().await.unwrap();
+}

@@ -204,6 +204,22 @@ fn deliveries_of_a_removed_subscription_are_dead_lettered() {
 }
 
 #[test]
+fn a_consumer_can_finish_its_work_for_a_removed_subscription() {
+    let world = World::new();
+    put(&world, "billing", &orders());
+    let id = world.publish("order.created", &json!(1));
+    let lease = pull(&world.client()).remove(0).lease;
+    assert_eq!(world.send("DELETE", "/v1/subscriptions/billing", &[], "").status, 204);
+    let client = world.client();
+    let billing = client.subscriptions();
+    let extend = Extend { leases: vec![lease.clone()], lease_ms: 60_000 };
+    assert_eq!(ok(billing.extend("billing", &extend)).done, 1);
+    assert_eq!(ok(billing.ack("billing", &Ack { leases: vec![lease] })).done, 1);
+    assert_eq!(status(&world, &id), "done");
+    world.post("/v1/subscriptions/billing/pull", &json!({})).problem(404, "not_found");
+}
+
+#[test]
 fn a_lease_outlives_the_server_that_granted_it() {
     for signal in ["TERM", "KILL"] {
         let mut world = World::new();

@@ -249,7 +249,7 @@ async fn ack(
     Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Ack>,
 ) -> Reply {
-    let (tokens, (queue, _)) = (tokens(&wanted.leases)?, api.pull_subscriptions.find(&name).await?);
+    let (tokens, (queue, _)) = (tokens(&wanted.leases)?, api.pull_subscriptions.find_leases(&name).await?);
     results(wanted.leases, queue.end_all(tokens, LeaseEnd::Ack).await?)
 }
 
@@ -290,7 +290,7 @@ async fn nack(
             )));
         }
     };
-    let (tokens, (queue, _)) = (tokens(&leases)?, api.pull_subscriptions.find(&name).await?);
+    let (tokens, (queue, _)) = (tokens(&leases)?, api.pull_subscriptions.find_leases(&name).await?);
     results(leases, queue.end_all(tokens, end).await?)
 }
 
@@ -304,7 +304,7 @@ async fn extend(
     Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Extend>,
 ) -> Reply {
-    let (queue, usual) = api.pull_subscriptions.find(&name).await?;
+    let (queue, usual) = api.pull_subscriptions.find_leases(&name).await?;
     let lease = lease_of(Some(wanted.lease_ms), usual)?;
     let tokens = tokens(&wanted.leases)?;
     results(wanted.leases, queue.extend_all(tokens, lease).await?)

@@ -15,7 +15,7 @@ use redrive::subscription::SubscriptionName;
 use redrive::{BusError, Event, EventBus, Limits};
 use redrive_store::DocumentKey;
 
-use self::stored::{KIND, PullSubscription, PullSubscriptionName};
+use self::stored::{Body, KIND, PullSubscription, PullSubscriptionName};
 
 /// Poll interval for changes by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -119,6 +119,9 @@ impl PullSubscriptions {
                 let reason = format!("the subscription {name} was removed").permanent();
                 async move { Err::<(), _>(reason) }
             };
+            let name = SubscriptionName::new(subscription.name.as_str())
+                .expect("a name of a pull subscription is one of a subscription");
+            redrive::internal::keep_leases(&self.bus, &pull, &name);
             self.bus.subscribe("*", dead_letter).limits(REMOVAL_LIMITS).drain_only()
         } else {
             self.bus.subscribe_queue(subscription.body.patterns.join(" "), &pull)
@@ -147,15 +150,31 @@ impl PullSubscriptions {
         Ok(redrive::internal::announce(&self.bus, &name).await?)
     }
 
-    /// Returns the queue and its default lease.
+    /// Returns the queue to pull from, and its default lease.
     pub(crate) async fn find(
         &self,
         name: &PullSubscriptionName,
     ) -> Result<(PullQueue, Duration), PullSubscriptionError> {
+        self.find_if(name, |body| !body.is_removed).await
+    }
+
+    /// Returns the queue to end leases of. Those of a removed subscription stay valid: their events are being handled.
+    pub(crate) async fn find_leases(
+        &self,
+        name: &PullSubscriptionName,
+    ) -> Result<(PullQueue, Duration), PullSubscriptionError> {
+        self.find_if(name, |_| true).await
+    }
+
+    async fn find_if(
+        &self,
+        name: &PullSubscriptionName,
+        is_wanted: impl Fn(&Body) -> bool,
+    ) -> Result<(PullQueue, Duration), PullSubscriptionError> {
         let of = |registered: &RegisteredQueue| (registered.queue.clone(), registered.lease);
         // Another process may have created or removed it a moment ago.
         match PullSubscription::read(self.store.as_ref(), name).await? {
-            Some(subscription) if !subscription.body.is_removed => self.subscribe(&subscription)?,
+            Some(subscription) if is_wanted(&subscription.body) => self.subscribe(&subscription)?,
             _ => return Err(PullSubscriptionError::NotFound(name.clone())),
         }
         self.registered().get(name).map(of).ok_or_else(|| PullSubscriptionError::NotFound(name.clone()))

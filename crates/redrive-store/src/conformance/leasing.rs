@@ -57,6 +57,7 @@ pub(super) async fn a_leased_delivery_is_claimed_for_its_consumer_once(store: &A
     let claimed = claim_one(store, token, 20).await.unwrap();
     assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("billing"), 1));
     assert_eq!((claimed.event.id, leased_at(&claimed)), (id, Some(at(5))));
+    assert_eq!(claimed.started_at, at(5), "the attempt began with the lease");
     assert!(claim_one(store, token, 20).await.is_none(), "it is claimed once");
     assert_eq!(settle(store, claimed, done(30)).await, Finished::Done { retried: false });
     assert!(claim_one(store, token, 40).await.is_none(), "it is settled");
@@ -104,7 +105,9 @@ pub(super) async fn an_extended_lease_ends_later(store: &Arc<dyn Store>) {
     assert!(extend(store, token, 900, 5000).await);
     assert!(worker.claim(store, 4999).await.is_empty());
     assert!(extend(store, token, 4999, 5500).await, "as often as wanted");
+    store.due_hint().set(None);
     assert!(extend(store, token, 5000, 5400).await, "also to an earlier time");
+    assert!(store.due_hint().next().is_some_and(|next| next <= at(5400)), "which the hint knows");
     assert!(worker.claim(store, 5399).await.is_empty());
     assert_eq!(leased_at(&worker.claim_only(store, 5400).await), Some(at(5)));
     assert!(!extend(store, token, 5400, 9000).await);
@@ -133,7 +136,9 @@ pub(super) async fn a_lease_has_one_token(store: &Arc<dyn Store>) {
     assert_ne!(first, second);
     assert!(claim_one(store, first, 40).await.is_none(), "the first lease is over");
     assert!(!extend(store, first, 40, 9000).await);
-    assert_eq!(leased_at(&claim_one(store, second, 40).await.unwrap()), Some(at(31)));
+    let claimed = claim_leased(store, &[first, second, first], 40).await;
+    let found: Vec<_> = claimed.iter().map(|claimed| claimed.as_ref().and_then(leased_at)).collect();
+    assert_eq!(found, [None, Some(at(31)), None], "in one request, too");
 }
 
 pub(super) async fn many_leases_are_ended_at_once_in_the_order_of_the_tokens(store: &Arc<dyn Store>) {
@@ -172,6 +177,29 @@ pub(super) async fn consumers_that_share_a_token_end_the_lease_once(store: &Arc<
         let claimed: Vec<Claimed> = tasks.join_all().await.into_iter().flatten().collect();
         assert_eq!(claimed.len(), 1);
     }
+}
+
+pub(super) async fn extensions_and_acks_of_the_same_leases_do_not_block_each_other(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 50);
+    append(store.as_ref(), (1..=40).map(|created| to_each(created, &["billing"])).collect()).await;
+    let mut tokens = Vec::new();
+    for claimed in worker.handed_over() {
+        tokens.push(lease(store.as_ref(), claimed, 50, 10_000).await);
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let (store, mut tokens) = (Arc::clone(store), tokens.clone());
+        if number % 2 == 0 {
+            tokens.reverse();
+        }
+        tasks.spawn(async move {
+            for _ in 0..20 {
+                store.extend_leases(of_billing(&tokens), at(60), at(20_000)).await.unwrap();
+            }
+            claim_leased(store.as_ref(), &tokens, 70).await.into_iter().flatten().count()
+        });
+    }
+    assert_eq!(tasks.join_all().await.into_iter().sum::<usize>(), 40, "each is claimed once");
 }
 
 pub(super) async fn a_leased_delivery_is_not_deferred_to_the_backlog(store: &Arc<dyn Store>) {

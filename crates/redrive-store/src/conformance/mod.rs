@@ -164,6 +164,7 @@ macro_rules! __for_every_store {
                 a_lease_has_one_token
                 many_leases_are_ended_at_once_in_the_order_of_the_tokens
                 consumers_that_share_a_token_end_the_lease_once
+                extensions_and_acks_of_the_same_leases_do_not_block_each_other
                 a_leased_delivery_is_not_deferred_to_the_backlog
             }
             replaying {

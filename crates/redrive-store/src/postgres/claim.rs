@@ -1,5 +1,6 @@
 //! Claims due events and deliveries for the free slots of the dispatcher's sink.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use redrive_retry::Timestamp;
@@ -49,13 +50,16 @@ const SELECT_LEASED: &str = "
     AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
     ORDER BY d.key FOR NO KEY UPDATE OF d";
 
-/// Extends leases of some subscriptions that have not ended. Commits asynchronously.
+/// Extends leases of some subscriptions that have not ended, locked in the order of the claims. Commits asynchronously.
 const EXTEND_LEASES: &str = "
+    WITH held AS MATERIALIZED (
+      SELECT d.key FROM redrive.delivery d JOIN unnest($3::bigint[], $4::text[]) AS named(key, lease)
+        ON d.key = named.key AND d.lease = named.lease
+      WHERE d.subscription = ANY($5::text[]) AND d.status = -2 AND d.due_at > $1
+      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+      ORDER BY d.key FOR NO KEY UPDATE OF d)
     UPDATE redrive.delivery d SET due_at = $2, ready_at = $2, updated_at = $1
-    FROM unnest($3::bigint[], $4::text[]) AS held(key, lease)
-    WHERE d.key = held.key AND d.lease = held.lease AND d.subscription = ANY($5::text[]) AND d.status = -2 AND d.due_at > $1
-    AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-    RETURNING d.key, d.lease";
+    FROM held WHERE d.key = held.key RETURNING d.key, d.lease";
 
 /// A claim of a leased delivery keeps the time at which the lease began.
 const KEEP_LEASED_AT: &str = ", leased_at = CASE WHEN u.status = -2 THEN u.leased_at END";
@@ -251,28 +255,61 @@ pub(super) async fn claim_leased(
     now: Timestamp,
     sink: &ClaimSink,
 ) -> Result<Vec<Option<Claimed>>, StoreError> {
-    let (keys, secrets) = columns(&leases.tokens);
     let names: Vec<String> = leases.names.iter().map(ToString::to_string).collect();
+    let mut claimed: Vec<Option<Claimed>> = leases.tokens.iter().map(|_| None).collect();
+    for round in rounds(&leases.tokens) {
+        let tokens: Vec<LeaseToken> = round.iter().map(|index| leases.tokens[*index]).collect();
+        for taken in claim_round(shared, &names, &tokens, now, sink).await? {
+            let its = round.iter().find(|index| leases.tokens[**index].delivery == taken.key.row());
+            if let Some(index) = its {
+                claimed[*index] = Some(taken);
+            }
+        }
+    }
+    Ok(claimed)
+}
+
+/// Splits tokens, given by their index, so that each part names a delivery once: the answer to a claim has deliveries, not tokens.
+fn rounds(tokens: &[LeaseToken]) -> Vec<Vec<usize>> {
+    let mut seen: HashMap<i64, usize> = HashMap::new();
+    let mut rounds: Vec<Vec<usize>> = Vec::new();
+    for (index, token) in tokens.iter().enumerate() {
+        let before = seen.entry(token.delivery).or_default();
+        if rounds.len() == *before {
+            rounds.push(Vec::new());
+        }
+        rounds[*before].push(index);
+        *before += 1;
+    }
+    rounds
+}
+
+/// Claims leased deliveries, each of them once.
+async fn claim_round(
+    shared: &Shared,
+    names: &Vec<String>,
+    tokens: &[LeaseToken],
+    now: Timestamp,
+    sink: &ClaimSink,
+) -> Result<Vec<Claimed>, StoreError> {
+    let (keys, secrets) = columns(tokens);
     for is_retry in [false, true] {
         let owner = shared.owner().await?;
         let session = shared.pool.get().await?;
-        let slots: Vec<Slot> = leases.tokens.iter().map_while(|_| sink.take()).collect();
-        if slots.len() < leases.tokens.len() {
+        let slots: Vec<Slot> = tokens.iter().map_while(|_| sink.take()).collect();
+        if slots.len() < tokens.len() {
             return Err(StoreError::Busy);
         }
         let claimant = Claimant { shared, session: &session, owner, now };
-        let mut taken = LEASED_DELIVERIES.take(&claimant, &[&keys, &secrets, &names], slots).await?;
-        if taken.is_empty() && !is_retry && !shared.is_registered(&session, owner).await? {
-            shared.rejoin(owner);
-            continue;
+        let which: [&dyn Value; 3] = [&keys, &secrets, names];
+        let taken = LEASED_DELIVERIES.take(&claimant, &which, slots).await?;
+        // An empty claim may mean that this process was declared dead.
+        if !taken.is_empty() || is_retry || shared.is_registered(&session, owner).await? {
+            return Ok(taken.into_iter().map(|(_, claimed)| claimed).collect());
         }
-        let of_token = |token: &LeaseToken| {
-            let is_its = |(_, claimed): &(i64, Claimed)| claimed.key.row() == token.delivery;
-            taken.iter().position(is_its).map(|index| taken.swap_remove(index).1)
-        };
-        return Ok(leases.tokens.iter().map(of_token).collect());
+        shared.rejoin(owner);
     }
-    Ok(leases.tokens.iter().map(|_| None).collect())
+    Ok(Vec::new())
 }
 
 /// Extends leases. Returns for each token whether its lease was extended.
@@ -440,8 +477,9 @@ fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
     let key = ClaimKey::Delivery { delivery: row.get(1), event: row.get(11) };
     let subscription = rows::subscription(row, 12);
-    let again = Claimed::again(event, Some(subscription), first_at(row, now), rows::small(row, 2), key, slot);
     let leased_at = row.get::<_, Option<i64>>(14).map(Timestamp::from_millis);
+    let started_at = first_at(row, leased_at.unwrap_or(now));
+    let again = Claimed::again(event, Some(subscription), started_at, rows::small(row, 2), key, slot);
     Claimed { errors: rows::errors_before(row, 10), leased_at, ..again }
 }
 

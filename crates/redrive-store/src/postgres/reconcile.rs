@@ -16,21 +16,29 @@ const VOID_LOST_CLAIMS: &str = "
     UPDATE redrive.process p SET void_until = greatest(p.void_until, $3) FROM still WHERE p.key = still.key
     RETURNING p.oldest_event, p.oldest_delivery";
 
-/// Undoes claims whose attempt never started. Crash suspects stay suspects.
+/// Undoes claims whose attempt never started. Crash suspects stay suspects, and leased deliveries stay leased.
 macro_rules! release {
-    ($table:literal) => {
+    ($table:literal, $leased_status:literal, $leased_ready_at:literal) => {
         concat!(
             "UPDATE redrive.",
             $table,
-            " u SET status = CASE WHEN u.crashes > 1 THEN -1 WHEN u.retry_count > 0 THEN 2 ELSE 0 END,
-               ready_at = CASE WHEN u.crashes > 1 THEN -1 ELSE greatest(u.due_at, 0) END
+            " u SET status = CASE ",
+            $leased_status,
+            "WHEN u.crashes > 1 THEN -1 WHEN u.retry_count > 0 THEN 2 ELSE 0 END,
+               ready_at = CASE ",
+            $leased_ready_at,
+            "WHEN u.crashes > 1 THEN -1 ELSE greatest(u.due_at, 0) END
              FROM unnest($1::bigint[], $2::bigint[]) AS m(key, token)
              WHERE u.key = m.key AND u.token = m.token AND u.status = 1 AND u.owner = $3"
         )
     };
 }
-const RELEASE_EVENTS: &str = release!("event");
-const RELEASE_DELIVERIES: &str = release!("delivery");
+const RELEASE_EVENTS: &str = release!("event", "", "");
+const RELEASE_DELIVERIES: &str = release!(
+    "delivery",
+    "WHEN u.leased_at IS NOT NULL THEN -2 ",
+    "WHEN u.leased_at IS NOT NULL THEN greatest(u.due_at, 0) "
+);
 
 /// Releases the claims that the database assigns to this process and that it does not know, or has settled.
 pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), StoreError> {

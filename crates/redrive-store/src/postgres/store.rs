@@ -197,7 +197,13 @@ impl WorkQueue for PostgresStore {
     }
 
     fn extend_leases(&self, leases: Leases, now: Timestamp, until: Timestamp) -> StoreFuture<'_, Vec<bool>> {
-        Box::pin(self.read(async move |session| claim::extend_leases(session, &leases, now, until).await))
+        Box::pin(async move {
+            let extended = self
+                .read(async move |session| claim::extend_leases(session, &leases, now, until).await)
+                .await?;
+            self.shared.due.pull_forward(until); // a lease may end earlier than before
+            Ok(extended)
+        })
     }
 
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {

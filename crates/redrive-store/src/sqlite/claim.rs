@@ -235,7 +235,7 @@ impl WorkQueue for SqliteStore {
 
     fn extend_leases(&self, leases: Leases, now: Timestamp, until: Timestamp) -> StoreFuture<'_, Vec<bool>> {
         let (clock, offset_ms) = (self.clock.clone(), self.clock.offset_ms());
-        Box::pin(self.writer.run_unsynced(move |connection| {
+        Box::pin(self.writer.run_with(false, move |connection, uncommitted| {
             let shift_ms = clock.offset_ms() - offset_ms;
             let (now, until) = (now.shifted(shift_ms).as_millis(), until.shifted(shift_ms).as_millis());
             let names = serde_json::to_string(&leases.names).expect("names always serialise");
@@ -244,7 +244,9 @@ impl WorkQueue for SqliteStore {
                 let lease = params![now, token.delivery, token.secret(), names, until];
                 Ok(extend.execute(lease)? == 1)
             });
-            each.collect()
+            let extended = each.collect();
+            uncommitted.due(Timestamp::from_millis(until)); // a lease may end earlier than before
+            extended
         }))
     }
 
@@ -373,7 +375,7 @@ fn read_claim(
     let key = row.get(1)?;
     // Fails if the count is out of range: such a claim could not be settled.
     let retry_count = row.get(2)?;
-    let first_at = row.get::<_, Option<i64>>(3)?.map_or(now, Timestamp::from_millis);
+    let first_at = row.get::<_, Option<i64>>(3)?.map(Timestamp::from_millis);
     if kind == Kind::Delivery {
         let event_key: i64 = row.get(4)?;
         let subscription = Some(rows::subscription(row, 5)?);
@@ -385,15 +387,17 @@ fn read_claim(
             connection.prepare_cached(START_DELIVERING)?.execute([event_key])?;
         }
         let key = ClaimKey::Delivery { delivery: key, event: event_key };
-        let again = Claimed::again(event, subscription, first_at, retry_count, key, slot);
+        let again = Claimed::again(event, subscription, now, retry_count, key, slot);
         let leased_at = row.get::<_, Option<i64>>(7)?.map(Timestamp::from_millis);
+        let again = Claimed { started_at: first_at.or(leased_at).unwrap_or(now), ..again };
         return Ok(Claimed { errors: rows::errors_before(row, 6)?, leased_at, ..again });
     }
     let event = Arc::new(rows::stored_event(row, 4)?);
     let has_open_deliveries = row.get(10)?;
     let handled = rows::optional_text(row, 11)?;
     let (was_dispatched, handled) = (handled.is_some(), handled_before(handled.as_deref()));
-    let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
+    let claimed =
+        Claimed::again(event, None, first_at.unwrap_or(now), retry_count, ClaimKey::Event(key), slot);
     let errors = rows::errors_before(row, 12)?;
     Ok(Claimed { has_open_deliveries, handled, was_dispatched, errors, ..claimed })
 }

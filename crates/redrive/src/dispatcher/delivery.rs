@@ -61,6 +61,11 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
     let settlement = Settlement { handled: succeeded.handled, succeeded: succeeded.attempts, ..settlement };
     span::record(&span, &settlement, began.elapsed());
     let name = claimed.subscription.clone();
+    // From before the settlement, which frees the slot of the delivery, until the consumer has the token.
+    let _working = match succeeded.consumer {
+        Some(_) => Some(Arc::clone(&core.lease_work).read_owned().await),
+        None => None,
+    };
     let settled = settle(&core, claimed, settlement, &span).await;
     if let (Some((token, consumer)), Some(name)) = (succeeded.consumer, name) {
         grant(core, name, token, consumer, settled.is_ok_and(|finished| finished == Finished::NotYet)).await;
@@ -288,10 +293,16 @@ impl Run<'_> {
     ) -> CallResult {
         let Run { core, claimed, policy, .. } = *self;
         let started_at = core.clock.now();
-        permit.attempt_made();
         let (result, Recorded { detail, handover }) = call_handler(core, claimed, subscription, policy).await;
+        if handover.is_some() {
+            permit.offer_made();
+        }
         match handover {
             None => {}
+            Some(Handover::Accepted(grant)) if grant.consumer.is_closed() => {
+                drop(permit); // it has left, so that a retry is not paid from the budget
+                return CallResult::Deferred(self.deferred(subscription, Due::Backlog));
+            }
             Some(Handover::Accepted(grant)) => {
                 permit.handed_over(core.store.as_ref()).await;
                 return CallResult::HandedOver(grant);

@@ -42,7 +42,7 @@ use crate::core::{Core, Isolation, Phase};
 
 pub(crate) use self::backlog::backlog_loop;
 pub(crate) use self::cluster_sync::sync_shared_state;
-pub(crate) use self::leases::end_leases;
+pub(crate) use self::leases::{end_leases, release_in_background};
 pub(crate) use self::outcome::log_recovered;
 pub(crate) use self::wall_clock::follow_wall_clock;
 

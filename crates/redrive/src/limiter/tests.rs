@@ -241,7 +241,7 @@ async fn a_permit_dropped_without_an_attempt_returns_the_demand() {
     drop(limiter.acquire(|| START).await.expect("a consumer asks for one"));
     assert_eq!(demand.asked(), 1, "budget or circuit refused: the consumer still waits");
     let mut permit = limiter.acquire(|| START).await.expect("it asks again");
-    permit.attempt_made();
+    permit.offer_made();
     drop(permit);
     assert_eq!(demand.asked(), 0, "the consumer got its event");
 }
