@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::client::{Result, requests};
+use crate::client::{Paged, Result, requests};
 use crate::events::Attempt;
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
@@ -247,6 +247,11 @@ impl Dlq<'_> {
     /// Returns one page of dead letters, newest first.
     pub async fn list(&self, filter: &DlqFilter, page: &PageQuery) -> Result<Page<DeadSummary>> {
         self.0.page("/v1/dlq", filter, page).await
+    }
+
+    /// Iterates over all dead letters, newest first.
+    pub fn all(&self, filter: &DlqFilter) -> Paged<DeadSummary> {
+        self.0.all("/v1/dlq", filter)
     }
 
     /// Returns the dead letters of one event: one, or one for each subscription that is tracked on its own.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::client::{Result, encoded, requests};
+use crate::client::{Call, Paged, Repeat, Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
 use crate::replays::{BeginReplay, Replay, ReplayCount};
@@ -310,6 +310,11 @@ impl Endpoints<'_> {
         self.0.get("/v1/endpoints", page).await
     }
 
+    /// Iterates over all endpoints, oldest first.
+    pub fn all(&self) -> Paged<Endpoint> {
+        self.0.all("/v1/endpoints", &())
+    }
+
     /// Returns one endpoint.
     pub async fn get(&self, id: &str) -> Result<Endpoint> {
         self.0.get(&path(id, ""), &()).await
@@ -317,7 +322,9 @@ impl Endpoints<'_> {
 
     /// Changes an endpoint.
     pub async fn update(&self, id: &str, changes: &UpdateEndpoint) -> Result<Endpoint> {
-        self.0.patch(&path(id, ""), changes).await
+        // With a version, a repeated change would be refused as a conflict with itself.
+        let repeat = if changes.version.is_none() { Repeat::Always } else { Repeat::IfRefused };
+        self.0.send(&Call::patch(&path(id, ""), changes)?.repeat(repeat)).await
     }
 
     /// Removes an endpoint; its open deliveries are dead-lettered.
@@ -338,6 +345,11 @@ impl Endpoints<'_> {
         page: &PageQuery,
     ) -> Result<Page<EndpointAttempt>> {
         self.0.page(&path(id, "/attempts"), filter, page).await
+    }
+
+    /// Iterates over all attempts, newest first.
+    pub fn all_attempts(&self, id: &str, filter: &AttemptFilter) -> Paged<EndpointAttempt> {
+        self.0.all(&path(id, "/attempts"), filter)
     }
 
     /// Returns the secrets, the newest first.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Result, encoded, requests};
+use crate::client::{Call, Paged, Repeat, Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{Page, PageQuery};
 use crate::time::Time;
@@ -104,6 +104,11 @@ impl Replays<'_> {
         self.0.get("/v1/replays", page).await
     }
 
+    /// Iterates over all replays, oldest first.
+    pub fn all(&self) -> Paged<Replay> {
+        self.0.all("/v1/replays", &())
+    }
+
     /// Returns one replay.
     pub async fn get(&self, id: &str) -> Result<Replay> {
         self.0.get(&format!("/v1/replays/{}", encoded(id)), &()).await
@@ -111,6 +116,7 @@ impl Replays<'_> {
 
     /// Cancels a replay; sent events stay sent.
     pub async fn cancel(&self, id: &str) -> Result<Replay> {
-        self.0.post_empty(&format!("/v1/replays/{}/cancel", encoded(id))).await
+        let path = format!("/v1/replays/{}/cancel", encoded(id));
+        self.0.send(&Call::post_empty(&path).repeat(Repeat::Always)).await
     }
 }

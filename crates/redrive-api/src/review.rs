@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::client::{Result, requests};
+use crate::client::{Paged, Result, requests};
 use crate::events::Attempt;
 use crate::open_enum::open_enum;
 use crate::page::{Page, PageQuery};
@@ -234,6 +234,11 @@ impl Review<'_> {
     /// Returns one page of messages in review, newest first. With a filter, a page before the last one may have fewer entries than wanted.
     pub async fn list(&self, filter: &ReviewFilter, page: &PageQuery) -> Result<Page<ReviewSummary>> {
         self.0.page("/v1/review", filter, page).await
+    }
+
+    /// Iterates over all messages in review, newest first.
+    pub fn all(&self, filter: &ReviewFilter) -> Paged<ReviewSummary> {
+        self.0.all("/v1/review", filter)
     }
 
     /// Returns one message with its history.

@@ -1,12 +1,14 @@
 //! `/v1/subscriptions`: pull consumers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::client::{Result, encoded, requests};
+use crate::client::{Call, Paged, Repeat, Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
 use crate::retry::Retry;
@@ -85,6 +87,23 @@ pub struct LeasedEvent {
     pub attempt: u32,
     /// Attempts in total.
     pub max_attempts: u32,
+}
+
+impl LeasedEvent {
+    /// Reads the payload as JSON.
+    ///
+    /// ```
+    /// # fn read(event: &redrive_api::subscriptions::LeasedEvent) -> serde_json::Result<()> {
+    /// #[derive(serde::Deserialize)]
+    /// struct Order { order: u32 }
+    ///
+    /// let Order { order } = event.json()?;
+    /// println!("order {order}");
+    /// # Ok(()) }
+    /// ```
+    pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_str(self.payload.get())
+    }
 }
 
 /// Leases of handled events.
@@ -168,6 +187,11 @@ impl Subscriptions<'_> {
         self.0.get("/v1/subscriptions", page).await
     }
 
+    /// Iterates over all subscriptions in the order of their names.
+    pub fn all(&self) -> Paged<Subscription> {
+        self.0.all("/v1/subscriptions", &())
+    }
+
     /// Returns one subscription.
     pub async fn get(&self, name: &str) -> Result<Subscription> {
         self.0.get(&path(name, ""), &()).await
@@ -180,22 +204,29 @@ impl Subscriptions<'_> {
 
     /// Pulls events, each under a lease.
     pub async fn pull(&self, name: &str, how: &Pull) -> Result<List<LeasedEvent>> {
-        self.0.post(&path(name, "/pull"), how).await
+        // After a lost response the events are leased, and a repetition would wait for others.
+        let wait = Duration::from_millis(how.wait_ms.unwrap_or(0));
+        self.0.send(&Call::post(&path(name, "/pull"), how)?.server_wait(wait)).await
     }
 
-    /// Settles events as handled.
+    /// Settles events as handled. A repeated ack whose first response was lost names its leases as lost.
     pub async fn ack(&self, name: &str, ack: &Ack) -> Result<LeaseResults> {
-        self.0.post(&path(name, "/ack"), ack).await
+        self.settle(&path(name, "/ack"), ack).await
     }
 
     /// Settles events as failed.
     pub async fn nack(&self, name: &str, nack: &Nack) -> Result<LeaseResults> {
-        self.0.post(&path(name, "/nack"), nack).await
+        self.settle(&path(name, "/nack"), nack).await
     }
 
     /// Extends leases.
     pub async fn extend(&self, name: &str, extend: &Extend) -> Result<LeaseResults> {
-        self.0.post(&path(name, "/extend"), extend).await
+        self.settle(&path(name, "/extend"), extend).await
+    }
+
+    /// Sends a request about leases: a repetition finds them ended, or does the same again.
+    async fn settle(&self, path: &str, body: &impl Serialize) -> Result<LeaseResults> {
+        self.0.send(&Call::post(path, body)?.repeat(Repeat::Always)).await
     }
 }
 

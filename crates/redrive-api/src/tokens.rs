@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Result, encoded, requests};
+use crate::client::{Paged, Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{Page, PageQuery};
 use crate::time::Time;
@@ -98,6 +98,11 @@ impl Tokens<'_> {
     /// Returns one page of tokens, oldest first.
     pub async fn list(&self, page: &PageQuery) -> Result<Page<Token>> {
         self.0.get("/v1/tokens", page).await
+    }
+
+    /// Iterates over all tokens, oldest first.
+    pub fn all(&self) -> Paged<Token> {
+        self.0.all("/v1/tokens", &())
     }
 
     /// Revokes a token.

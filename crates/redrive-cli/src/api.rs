@@ -97,8 +97,10 @@ impl ServerArgs {
             let in_process = InProcess::open(db, secrets, if_missing).await?;
             return Ok((in_process.client().clone(), db.flag(), Some(in_process)));
         };
+        // A command sends each request once: its user sees the error at once, and decides.
         let client = Client::http(url.clone(), self.token.as_deref())
-            .map_err(|error| Failure::Usage(error.to_string()))?;
+            .map_err(|error| Failure::Usage(error.to_string()))?
+            .without_retries();
         let named = std::env::var("REDRIVE_SERVER").ok().and_then(|text| text.parse().ok());
         let flag = if named.as_ref() == Some(url) { String::new() } else { format!(" --server {url}") };
         Ok((client, flag, None))

@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-use super::{Client, Error, ResponseFuture, Transport};
+use super::{Client, Error, ResponseFuture, Retries, Transport};
 
 /// Time until a response begins: longer than the server's own timeout.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
@@ -88,9 +88,9 @@ impl HttpTransport {
 }
 
 impl Client {
-    /// A client of the server at this address, with this bearer token.
+    /// A client of the server at this address, with this bearer token. It repeats failed requests by [`Retries::default`].
     pub fn http(url: ServerUrl, token: Option<&str>) -> Result<Self, InvalidServer> {
-        Ok(Client::new(HttpTransport::new(url, token)?))
+        Ok(Client::new(HttpTransport::new(url, token)?).with_retries(Retries::default()))
     }
 }
 
@@ -118,7 +118,7 @@ impl Transport for HttpTransport {
                     }
                     Err(innermost.map_or_else(|| failed(&error), |cause| failed(&cause)))
                 }
-                Err(_) => Err(failed(&format!("no response within {} seconds", RESPONSE_TIMEOUT.as_secs()))),
+                Err(_) => Err(Error::TimedOut(RESPONSE_TIMEOUT)),
             }
         })
     }

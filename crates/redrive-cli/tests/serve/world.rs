@@ -200,8 +200,13 @@ impl World {
         peak.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
     }
 
-    /// The typed client of this server, with the present token.
+    /// The typed client of this server, with the present token. It sends every request once, so that a test sees the first answer.
     pub(crate) fn client(&self) -> Client {
+        self.repeating_client().without_retries()
+    }
+
+    /// The typed client as programs use it: it repeats failed requests.
+    pub(crate) fn repeating_client(&self) -> Client {
         let url = format!("http://{}", self.address).parse().unwrap();
         Client::http(url, self.token.as_deref()).unwrap()
     }
