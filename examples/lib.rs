@@ -72,4 +72,6 @@ mod guide {
     struct Testing;
     #[doc = include_str!("../docs/guide/postgres.md")]
     struct Postgres;
+    #[doc = include_str!("../docs/guide/rust-client.md")]
+    struct RustClient;
 }

@@ -14,6 +14,9 @@ use crate::page::{List, Page, PageQuery};
 use crate::retry::Retry;
 use crate::time::Time;
 
+/// Maximum number of leases of one request, and of events of one pull.
+pub const MAX_LEASES: usize = 100;
+
 /// A pull subscription to create or change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -27,6 +30,17 @@ pub struct PutSubscription {
     pub lease_ms: Option<u64>,
     /// Overrides of the server's retry policy.
     pub retry: Option<Retry>,
+}
+
+impl PutSubscription {
+    /// A subscription to these patterns, with the server's lease and retry policy.
+    pub fn new<P: Into<String>>(patterns: impl IntoIterator<Item = P>) -> Self {
+        PutSubscription {
+            patterns: patterns.into_iter().map(Into::into).collect(),
+            lease_ms: None,
+            retry: None,
+        }
+    }
 }
 
 /// A pull subscription.
