@@ -9,7 +9,7 @@ beside() {
     shift
     (
         SECONDS=0 code=0
-        timeout 300 "$@" || code=$?
+        timeout 600 "$@" || code=$?
         echo "$([[ $code == 0 ]] && echo ok || echo "FAILED with exit code $code"): $name, $SECONDS s"
         exit $code
     ) >"$logs/$name" 2>&1 &

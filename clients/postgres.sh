@@ -22,7 +22,7 @@ fi
 folder=$(mktemp -d)
 pid=
 finish() {
-    if [[ -n $pid ]] && kill -INT "$pid" 2>/dev/null; then wait "$pid" || true; fi
+    if [[ -n $pid ]] && kill -QUIT "$pid" 2>/dev/null; then wait "$pid" || true; fi
     rm -rf "$folder"
 }
 trap finish EXIT

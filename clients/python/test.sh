@@ -34,7 +34,7 @@ if [[ ${1:-tests} == tests ]]; then
     beside 'python, asynchronous worker on PostgreSQL with three servers' pytest --store postgres tests/test_worker.py -k async
     beside 'python, client on PostgreSQL with three servers' pytest --store postgres tests/test_cluster.py tests/test_client.py
     status=0
-    timeout 180 pytest --ignore tests/test_long_handlers.py --ignore tests/test_cluster.py || status=1
+    timeout 400 pytest --ignore tests/test_long_handlers.py --ignore tests/test_cluster.py || status=1
     PYTHONPATH=src timeout 60 pytest -q -c /dev/null --rootdir ../../examples/shop-python -p no:cacheprovider ../../examples/shop-python || status=1
     finish || status=1
     ((status == 0)) || exit 1

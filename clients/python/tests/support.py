@@ -89,7 +89,7 @@ def unique(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
-def eventually(condition: Callable[[], Any], timeout: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
     """Waits until a condition holds, and returns its value."""
     deadline = time.monotonic() + timeout
     while True:

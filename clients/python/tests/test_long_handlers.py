@@ -12,7 +12,7 @@ from redrive.testing import RedriveTestServer
 from workers import FAST, Recorder, Subscribed, working
 
 HANDLER_SECONDS = 60.0
-LEASE_SECONDS = 4.0
+LEASE_SECONDS = 6.0
 
 
 def extends_a_long_handler(flavour: str, server: AnyServer) -> None:

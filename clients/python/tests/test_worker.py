@@ -210,7 +210,7 @@ def test_no_event_is_lost_when_the_server_is_killed(flavour: str) -> None:
             for handled in (40, 100):
                 eventually(lambda handled=handled: len(record.events) >= handled)  # type: ignore[misc]
                 server.restart(crash=True)
-            own.all_ended(ids, timeout=30.0)
+            own.all_ended(ids)
         assert {event.id for event in record.events} == set(ids)
         assert client.stats().dlq == 0
 

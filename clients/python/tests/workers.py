@@ -34,7 +34,7 @@ def working(flavour: str, server: Addressed, subscription: str, handler: Handler
             yield
         return
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
     async def handle(event: LeasedEvent) -> object:
@@ -58,10 +58,12 @@ def working(flavour: str, server: Addressed, subscription: str, handler: Handler
     try:
         yield
     finally:
-        on_loop(end(client, worker))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        try:
+            on_loop(end(client, worker))
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+    loop.close()
 
 
 class Recorder:
@@ -94,7 +96,7 @@ class Subscribed:
         """Waits until the event has this status."""
         return eventually(lambda: (event := self.client.events.get(id)).status == status and event)  # type: ignore[no-any-return]
 
-    def all_ended(self, ids: list[str], timeout: float = 20.0) -> None:
+    def all_ended(self, ids: list[str], timeout: float = 60.0) -> None:
         """Waits until every event is done."""
         wanted = set(ids)
         eventually(

@@ -8,7 +8,7 @@ import { existsSync, mkdirSync, readdirSync, symlinkSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
-const TIMEOUT_MS = 180_000;
+const TIMEOUT_MS = 400_000;
 const folder = fileURLToPath(new URL("../", import.meta.url));
 const example = fileURLToPath(new URL("../../../examples/shop-typescript/", import.meta.url));
 const children = new Set();

@@ -6,7 +6,7 @@ import { needsPostgres, startCluster, startSqlite, type TestServer } from "./ser
 import { pause, until } from "./support.js";
 
 const HANDLER_MS = 60_000;
-const LEASE_MS = 4000;
+const LEASE_MS = 6000;
 
 async function extendsALongHandler(t: TestContext, server: TestServer): Promise<void> {
   const sent = { ack: 0, extend: 0 };

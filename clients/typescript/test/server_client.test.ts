@@ -8,7 +8,7 @@ import { RawJson, Redrive, RedriveError, Webhook, payloadText, type WebhookMessa
 import { startServer, startSqlite } from "./servers.js";
 import { until } from "./support.js";
 
-const TIMEOUT = { timeout: 30_000 };
+const TIMEOUT = { timeout: 90_000 };
 
 test("an event is published, found, and a repetition is the same event", TIMEOUT, async (t) => {
   const redrive = (await startServer(t)).client();

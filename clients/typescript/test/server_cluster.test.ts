@@ -5,7 +5,7 @@ import type { Event, LeasedEvent, Redrive } from "../src/index.js";
 import { needsPostgres as skip, startCluster, type Cluster } from "./servers.js";
 import { pause, until } from "./support.js";
 
-const OPTIONS = { timeout: 60_000, skip };
+const OPTIONS = { timeout: 90_000, skip };
 const subscription = { patterns: ["job.*"], retry: { max_attempts: 50, base_delay_ms: 50, jitter: "none" } };
 
 function publishJobs(redrive: Redrive, count: number) {
@@ -33,9 +33,9 @@ test("no event is lost when a server behind the load balancer is killed and rest
   );
   await until(() => seen.size >= 40);
   await cluster.kill();
-  await until(() => seen.size >= 100, 20_000);
+  await until(() => seen.size >= 100);
   await cluster.restart();
-  await until(async () => (await redrive.stats()).done === 200, 20_000);
+  await until(async () => (await redrive.stats()).done === 200);
   await worker.stop();
   assert.deepEqual([...seen.keys()].sort(), ids.sort());
   const { dlq, open_deliveries } = await redrive.stats();

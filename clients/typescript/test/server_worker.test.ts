@@ -4,7 +4,7 @@ import { LeaseLostError, PermanentError, RetryAfter, Snooze, type LeasedEvent, t
 import { SOON, startServer } from "./servers.js";
 import { pause, until } from "./support.js";
 
-const TIMEOUT = { timeout: 45_000 };
+const TIMEOUT = { timeout: 90_000 };
 const subscription = { patterns: ["job.*"], retry: { max_attempts: 3, base_delay_ms: 50, jitter: "none" } };
 
 function publishJobs(redrive: Redrive, count: number) {
@@ -29,7 +29,7 @@ test("a worker handles every event within its concurrency limit", TIMEOUT, async
     },
     { ...SOON, concurrency: 25 },
   );
-  await until(() => worker.stats.handled === 300, 20_000);
+  await until(() => worker.stats.handled === 300);
   await worker.stop();
   assert.equal(seen.size, 300);
   assert.ok(most > 5 && most <= 25, `${most} at a time`);
@@ -136,7 +136,7 @@ test("a lease is extended over a handler that is longer than it", TIMEOUT, async
   await publishJobs(redrive, 5);
   let runs = 0;
   const worker = redrive.worker("jobs", async () => (runs += 1, pause(4000)), { ...SOON, leaseMs: 1500 });
-  await until(() => worker.stats.handled === 5, 15_000);
+  await until(() => worker.stats.handled === 5);
   await worker.stop();
   assert.equal(runs, 5, "no event was delivered again");
   assert.equal(worker.stats.lost, 0);
@@ -198,7 +198,7 @@ test("a stop waits for running handlers and their acks", TIMEOUT, async (t) => {
   assert.equal(worker.stats.handled, begun);
   assert.ok(begun >= 10 && begun <= 20, `${begun}`);
   const next = redrive.worker("jobs", () => undefined, SOON);
-  await until(() => next.stats.handled === published.length - begun, 15_000);
+  await until(() => next.stats.handled === published.length - begun);
   await next.stop();
 });
 
@@ -237,7 +237,7 @@ test("a lease is honoured by the restarted server", TIMEOUT, async (t) => {
     await server.kill();
     await server.restart();
   });
-  await until(() => worker.stats.handled + worker.stats.lost === 1, 5000);
+  await until(() => worker.stats.handled + worker.stats.lost === 1);
   await worker.stop();
   assert.deepEqual([attempts, worker.stats.handled, worker.stats.lost], [[1], 1, 0]);
 });
@@ -262,7 +262,7 @@ test("no event is lost when the server is killed and restarted under workers", T
     await server.restart();
   }
   await publishing;
-  await until(async () => (await redrive.stats()).open_deliveries === 0 && ids.every((id) => seen.has(id)), 30_000);
+  await until(async () => (await redrive.stats()).open_deliveries === 0 && ids.every((id) => seen.has(id)));
   await Promise.all(workers.map((worker) => worker.stop()));
   assert.equal(new Set(ids).size, 600);
   assert.equal((await redrive.stats()).dlq, 0);

@@ -56,7 +56,7 @@ export function problem(status: number, code: string, headers: Record<string, st
 }
 
 /** Waits until a condition holds; fails after `timeoutMs`. */
-export async function until(condition: () => boolean | Promise<boolean>, timeoutMs = 10_000): Promise<void> {
+export async function until(condition: () => boolean | Promise<boolean>, timeoutMs = 30_000): Promise<void> {
   const end = Date.now() + timeoutMs;
   while (!(await condition())) {
     if (Date.now() > end) throw new Error(`the condition did not become true within ${timeoutMs} ms: ${condition.toString()}`);
