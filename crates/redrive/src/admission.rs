@@ -173,6 +173,11 @@ impl Admission {
             && self.limiter.as_ref().is_some_and(|limiter| limiter.is_adaptive())
     }
 
+    /// Whether consumers of a pull queue wait for events.
+    pub(crate) fn has_demand(&self) -> bool {
+        self.limiter.as_ref().is_some_and(|limiter| limiter.has_demand())
+    }
+
     /// Whether `admit` would send every delivery to the backlog now.
     pub(crate) fn is_full(&self, now: Timestamp) -> bool {
         self.is_paused() || self.limiter.as_ref().is_some_and(|limiter| limiter.is_full(now))

@@ -235,6 +235,11 @@ impl Limiter {
         self.demand.is_some()
     }
 
+    /// Whether consumers of a pull queue have asked for events that they have not received.
+    pub(crate) fn has_demand(&self) -> bool {
+        self.demand.as_ref().is_some_and(|demand| demand.asked() > 0)
+    }
+
     /// Whether the rate follows the receiver. The consumers of a pull queue decide themselves when to fetch.
     pub(crate) fn is_adaptive(&self) -> bool {
         self.demand.is_none()

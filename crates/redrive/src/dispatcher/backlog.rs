@@ -18,23 +18,35 @@ const FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Interval of reading the backlogs that other processes may have extended.
 const SHARED_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Interval of reading the backlogs for which consumers of a pull queue wait: another process may have stored an event for them.
+const DEMAND_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
 /// The result of a request that the store refused: the backlog is unknown.
 const REFUSED: BacklogClaimed = BacklogClaimed { claimed: 0, may_be_more: true };
 
 /// Claims backlog deliveries of all subscriptions with capacity, until the bus ends.
 pub(crate) async fn backlog_loop(core: Arc<Core>) {
-    let mut polled_at = core.clock.now();
+    let is_shared = core.store.is_shared();
+    let (mut all_polled_at, mut wanted_polled_at) = (core.clock.now(), core.clock.now());
     loop {
         let now = core.clock.now();
-        let is_shared = core.store.is_shared();
-        if is_shared && (now.since(polled_at) >= SHARED_POLL_INTERVAL || now < polled_at) {
-            polled_at = now;
-            for subscription in core.subscriptions().all() {
-                subscription.admission.backlog.may_have_grown();
-            }
+        let is_over = |at: Timestamp, interval| now.since(at) >= interval || now < at;
+        let subscriptions = core.subscriptions();
+        let wanted = || subscriptions.all().iter().filter(|one| one.admission.has_demand());
+        if is_shared && is_over(all_polled_at, SHARED_POLL_INTERVAL) {
+            all_polled_at = now;
+            subscriptions.all().iter().for_each(|one| one.admission.backlog.may_have_grown());
         }
-        let polls_at = is_shared.then_some(polled_at + SHARED_POLL_INTERVAL);
-        let next = claim_backlog(&core).await.into_iter().chain(polls_at).min();
+        if is_shared && is_over(wanted_polled_at, DEMAND_POLL_INTERVAL) {
+            wanted_polled_at = now;
+            wanted().for_each(|one| one.admission.backlog.may_have_grown());
+        }
+        let claims_again_at = claim_backlog(&core).await;
+        let all_polls_at = is_shared.then_some(all_polled_at + SHARED_POLL_INTERVAL);
+        let wanted_polls_at =
+            (is_shared && wanted().next().is_some()).then_some(wanted_polled_at + DEMAND_POLL_INTERVAL);
+        let next = claims_again_at.into_iter().chain(all_polls_at).chain(wanted_polls_at).min();
+        drop(subscriptions);
         let sleep = async {
             match next {
                 Some(at) => core.clock.sleep(at.since(core.clock.now()).max(Duration::from_millis(1))).await,

@@ -1,6 +1,7 @@
 //! Leases of a server that was stopped: every server on the database honours them until they end, and none afterwards.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redrive_api::retry::Retry;
 use redrive_api::subscriptions::{
@@ -111,5 +112,28 @@ fn no_server_honours_a_lease_that_ended_while_its_server_was_stopped() {
     assert_eq!(end(&first, ACK, &leases), done(3));
     for id in &ids {
         assert_eq!(status(&second, id), "done");
+    }
+}
+
+#[test]
+fn a_waiting_pull_gets_an_event_that_another_server_has_stored() {
+    let database = Arc::new(TestDatabase::postgres());
+    let (first, second) =
+        (World::start(Arc::clone(&database), &[]), World::start(Arc::clone(&database), &[]));
+    leased_by(&first, 600_000);
+    for n in 0..5 {
+        let (began, published) = std::thread::scope(|scope| {
+            let pulling = scope.spawn(|| {
+                let began = Instant::now();
+                (began, pull(&second, &waiting(20_000)))
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            let id = first.publish("order.created", &json!(n));
+            let (began, pulled) = pulling.join().unwrap();
+            assert_eq!(pulled[0].id.to_string(), id);
+            (began, pulled)
+        });
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?} after the pull began", began.elapsed());
+        end(&first, ACK, &[&published[0].lease]);
     }
 }
