@@ -27,7 +27,7 @@ cd typescript
 if [[ ! -d node_modules || package-lock.json -nt node_modules ]]; then npm ci --no-audit --no-fund --silent; fi
 cd ..
 
-# Most tests wait: for leases, restarts, and handlers of a minute.
+# Side by side: the tests wait for leases, restarts and handlers of a minute.
 beside typescript npm --prefix typescript test --silent
 beside python python/test.sh tests
 finish

@@ -8,7 +8,6 @@ import threading
 import time
 from typing import Any, Callable, Iterator, Protocol
 
-from cluster import Cluster
 from redrive import AsyncRedrive, LeasedEvent, Redrive, Retry
 from redrive.models import Event
 from support import eventually, unique
@@ -26,9 +25,7 @@ class Addressed(Protocol):
 @contextlib.contextmanager
 def working(flavour: str, server: Addressed, subscription: str, handler: Handler, **options: Any) -> Iterator[None]:
     """Runs a worker in the background; stops it gracefully at the end."""
-    # A server whose consumers wait notices an event that another server published within five seconds, and at once when they ask again.
-    poll = 0.2 if isinstance(server, Cluster) else 2.0
-    options = {"poll": poll, "shutdown_timeout": 5.0, **options}
+    options = {"poll": 2.0, "shutdown_timeout": 5.0, **options}
     if flavour == "sync":
         with Redrive(server.url) as client, client.worker(subscription, handler, **options):
             yield

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { LeaseLostError, PermanentError, RetryAfter, Snooze, type LeasedEvent, type Redrive } from "../src/index.js";
-import { SOON, startServer } from "./servers.js";
+import { startServer } from "./servers.js";
 import { pause, until } from "./support.js";
 
 const TIMEOUT = { timeout: 90_000 };
@@ -27,7 +27,7 @@ test("a worker handles every event within its concurrency limit", TIMEOUT, async
       seen.add(event.payload);
       running -= 1;
     },
-    { ...SOON, concurrency: 25 },
+    { concurrency: 25 },
   );
   await until(() => worker.stats.handled === 300);
   await worker.stop();
@@ -50,7 +50,6 @@ test("a failed handler is retried with its stack recorded, and then dead", TIMEO
     throw new TypeError(`card declined \ud800 ${"x".repeat(5000)}`, { cause: new Error("the bank says no") });
   }
   const worker = redrive.worker("jobs", chargeTheCard, {
-    ...SOON,
     trace: (carrier, run) => (traced.push(carrier.traceparent ?? ""), run()),
   });
   await until(async () => (await redrive.stats()).dlq === 1);
@@ -65,7 +64,7 @@ test("a failed handler is retried with its stack recorded, and then dead", TIMEO
   const short = await redrive.publish({ type: "job.run", payload: null });
   const second = redrive.worker("jobs", () => {
     throw new Error("short", { cause: "a text" });
-  }, SOON);
+  });
   await until(async () => (await redrive.stats()).dlq === 2);
   await second.stop();
   const [other] = (await redrive.dlq.get(short.id)).data;
@@ -80,7 +79,7 @@ test("a handler asks for a longer wait", TIMEOUT, async (t) => {
   const worker = redrive.worker("jobs", (event) => {
     times.push(Date.now());
     if (event.attempt === 1) throw new RetryAfter(700, "the provider is busy");
-  }, SOON);
+  });
   await until(() => worker.stats.handled === 1);
   await worker.stop();
   assert.ok((times[1] ?? 0) - (times[0] ?? 0) >= 690, "not before the wait");
@@ -97,7 +96,7 @@ test("a snooze charges no attempt", TIMEOUT, async (t) => {
     (event) => {
       if (attempts.push(event.attempt) <= 5) throw new Snooze(100, "not yet");
     },
-    { ...SOON, onError: (error) => errors.push(error) },
+    { onError: (error) => errors.push(error) },
   );
   await until(() => worker.stats.handled === 1 || errors.length > 0);
   await worker.stop();
@@ -119,7 +118,7 @@ test("a permanent failure is dead at once", TIMEOUT, async (t) => {
       attempts += 1;
       throw new PermanentError("there is no such account");
     },
-    { ...SOON, onError: (error) => errors.push(error) },
+    { onError: (error) => errors.push(error) },
   );
   await until(async () => (await redrive.stats()).dlq === 1 || errors.length > 0);
   await worker.stop();
@@ -135,7 +134,7 @@ test("a lease is extended over a handler that is longer than it", TIMEOUT, async
   await redrive.subscriptions.put("jobs", subscription);
   await publishJobs(redrive, 5);
   let runs = 0;
-  const worker = redrive.worker("jobs", async () => (runs += 1, pause(4000)), { ...SOON, leaseMs: 1500 });
+  const worker = redrive.worker("jobs", async () => (runs += 1, pause(4000)), { leaseMs: 1500 });
   await until(() => worker.stats.handled === 5);
   await worker.stop();
   assert.equal(runs, 5, "no event was delivered again");
@@ -175,7 +174,7 @@ test("the signal of a handler aborts when its lease is lost", TIMEOUT, async (t)
     async (event, { signal }) => {
       if (event.attempt === 1) await new Promise((resolve) => signal.addEventListener("abort", () => resolve((reason = signal.reason))));
     },
-    { ...SOON, leaseMs: 300 },
+    { leaseMs: 300 },
   );
   await until(() => worker.stats.handled === 1);
   await worker.stop();
@@ -197,7 +196,7 @@ test("a stop waits for running handlers and their acks", TIMEOUT, async (t) => {
   assert.ok(Date.now() - startedAt < 3000, "it does not wait for the long poll");
   assert.equal(worker.stats.handled, begun);
   assert.ok(begun >= 10 && begun <= 20, `${begun}`);
-  const next = redrive.worker("jobs", () => undefined, SOON);
+  const next = redrive.worker("jobs", () => undefined);
   await until(() => next.stats.handled === published.length - begun);
   await next.stop();
 });
@@ -219,7 +218,7 @@ test("SIGTERM stops a worker, and the stop has a time limit", TIMEOUT, async (t)
 test("a worker without its subscription fails, or creates it", TIMEOUT, async (t) => {
   const redrive = (await startServer(t)).client();
   await assert.rejects(redrive.worker("jobs", () => undefined).finished, { code: "not_found" });
-  const worker = redrive.worker("jobs", () => undefined, { ...SOON, subscription });
+  const worker = redrive.worker("jobs", () => undefined, { subscription });
   await worker.ready;
   await publishJobs(redrive, 1);
   await until(() => worker.stats.handled === 1);

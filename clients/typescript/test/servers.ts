@@ -18,12 +18,6 @@ export const needsPostgres = postgres === undefined && "REDRIVE_TEST_POSTGRES is
 
 const isCluster = process.env["REDRIVE_TEST_STORE"] === "postgres";
 
-/**
- * Options of a worker that handles new events soon. A server whose consumers wait for an event notices one that another server
- * published within five seconds, and at once when a consumer asks again.
- */
-export const SOON = isCluster ? { waitMs: 200 } : {};
-
 /** Servers that a test reaches under one address. */
 export interface TestServer {
   readonly url: string;

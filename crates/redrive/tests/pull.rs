@@ -403,7 +403,7 @@ async fn middleware_that_fails_an_attempt_does_not_stop_a_waiting_pull() {
     bus.shutdown().await.unwrap();
 }
 
-/// Pulls that are cancelled right before the shutdown, and acks that are under way, leave nothing in processing.
+/// Pulls that are cancelled right before the shutdown, and acks in flight, leave nothing in processing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_among_pulls_and_acks_charges_no_attempt() {
     let store_under_test = TestStore::new();

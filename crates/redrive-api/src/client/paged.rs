@@ -25,7 +25,7 @@ pub struct Paged<T> {
     client: Client,
     /// The list and its filter.
     list: Option<Call>,
-    /// Why the filter cannot be sent.
+    /// Error of a filter that cannot be sent.
     invalid: Option<Error>,
     limit: Option<u32>,
     after: Option<String>,
@@ -40,7 +40,7 @@ enum End {
     None,
     /// Nothing: it was the last page.
     Reached,
-    /// The same page again: its cursor leads to itself.
+    /// A page whose cursor leads to itself.
     Never,
 }
 

@@ -89,7 +89,7 @@ impl Context {
         self.tracestate.as_deref()
     }
 
-    /// Why the handler is cancelled, if it is.
+    /// Reason for which the handler is cancelled, if it is.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         *self.cancelled.borrow()
     }

@@ -152,7 +152,7 @@ pub(super) async fn extend_loop(leases: Arc<Leases>, target: ExtendTarget) {
     }
 }
 
-/// Extends one batch. A request that hangs is given up in time for another one.
+/// Extends one batch. A request that hangs is abandoned in time for another one.
 async fn extend(leases: Arc<Leases>, target: ExtendTarget, batch: Vec<String>) {
     let sent_at = leases.clock.steady();
     let lease_ms = u64::try_from(leases.length.as_millis()).unwrap_or(u64::MAX);

@@ -120,14 +120,14 @@ impl State {
         }
     }
 
-    /// Where acks and nacks go.
+    /// Target of acks and nacks.
     pub(super) fn settle_target(&self) -> SettleTarget {
         let (client, subscription) = (self.client.clone(), Arc::clone(&self.subscription));
         let Settings { ack_delay, lease, .. } = self.settings;
         SettleTarget { client, subscription, delay: ack_delay, timeout: lease }
     }
 
-    /// Where extensions go.
+    /// Target of extensions.
     pub(super) fn extend_target(&self) -> ExtendTarget {
         ExtendTarget { client: self.once.clone(), subscription: Arc::clone(&self.subscription) }
     }

@@ -158,7 +158,7 @@ impl PullSubscriptions {
         self.find_if(name, |body| !body.is_removed).await
     }
 
-    /// Returns the queue to end leases of. Those of a removed subscription stay valid: their events are being handled.
+    /// Returns the queue to end leases of. The leases of a removed subscription stay valid: their events are being handled.
     pub(crate) async fn find_leases(
         &self,
         name: &PullSubscriptionName,

@@ -1,6 +1,5 @@
 //! Claims due events and deliveries for the free slots of the dispatcher's sink.
 
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use redrive_retry::Timestamp;
@@ -14,8 +13,7 @@ use super::{Shared, leader, remote_subscriptions, rows, status};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::lease::LeaseToken;
-use crate::store::{BacklogClaimed, BacklogRequest, Leases, MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS};
+use crate::store::{BacklogClaimed, BacklogRequest, MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS};
 use crate::work::{ClaimKey, ClaimSink, Claimed, Fence, Slot, handled_before};
 
 /// Claims rows in one short transaction, and skips rows that other processes are claiming. A process that was declared dead
@@ -49,17 +47,6 @@ const SELECT_LEASED: &str = "
     WHERE d.subscription = ANY($6::text[]) AND d.status = -2 AND d.due_at > $3
     AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
     ORDER BY d.key FOR NO KEY UPDATE OF d";
-
-/// Extends leases of some subscriptions that have not ended, locked in the order of the claims. Commits asynchronously.
-const EXTEND_LEASES: &str = "
-    WITH held AS MATERIALIZED (
-      SELECT d.key FROM redrive.delivery d JOIN unnest($3::bigint[], $4::text[]) AS named(key, lease)
-        ON d.key = named.key AND d.lease = named.lease
-      WHERE d.subscription = ANY($5::text[]) AND d.status = -2 AND d.due_at > $1
-      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-      ORDER BY d.key FOR NO KEY UPDATE OF d)
-    UPDATE redrive.delivery d SET due_at = $2, ready_at = $2, updated_at = $1
-    FROM held WHERE d.key = held.key RETURNING d.key, d.lease";
 
 /// A claim of a leased delivery keeps the time at which the lease began.
 const KEEP_LEASED_AT: &str = ", leased_at = CASE WHEN u.status = -2 THEN u.leased_at END";
@@ -248,93 +235,6 @@ pub(super) async fn claim_backlog(
     Ok(answers)
 }
 
-/// Claims leased deliveries for their consumers, in the order of the tokens.
-pub(super) async fn claim_leased(
-    shared: &Shared,
-    leases: &Leases,
-    now: Timestamp,
-    sink: &ClaimSink,
-) -> Result<Vec<Option<Claimed>>, StoreError> {
-    let names: Vec<String> = leases.names.iter().map(ToString::to_string).collect();
-    let mut claimed: Vec<Option<Claimed>> = leases.tokens.iter().map(|_| None).collect();
-    for round in rounds(&leases.tokens) {
-        let tokens: Vec<LeaseToken> = round.iter().map(|index| leases.tokens[*index]).collect();
-        for taken in claim_round(shared, &names, &tokens, now, sink).await? {
-            let its = round.iter().find(|index| leases.tokens[**index].delivery == taken.key.row());
-            if let Some(index) = its {
-                claimed[*index] = Some(taken);
-            }
-        }
-    }
-    Ok(claimed)
-}
-
-/// Splits tokens, given by their index, so that each part names a delivery once: the answer to a claim has deliveries, not tokens.
-fn rounds(tokens: &[LeaseToken]) -> Vec<Vec<usize>> {
-    let mut seen: HashMap<i64, usize> = HashMap::new();
-    let mut rounds: Vec<Vec<usize>> = Vec::new();
-    for (index, token) in tokens.iter().enumerate() {
-        let before = seen.entry(token.delivery).or_default();
-        if rounds.len() == *before {
-            rounds.push(Vec::new());
-        }
-        rounds[*before].push(index);
-        *before += 1;
-    }
-    rounds
-}
-
-/// Claims leased deliveries, each of them once.
-async fn claim_round(
-    shared: &Shared,
-    names: &Vec<String>,
-    tokens: &[LeaseToken],
-    now: Timestamp,
-    sink: &ClaimSink,
-) -> Result<Vec<Claimed>, StoreError> {
-    let (keys, secrets) = columns(tokens);
-    for is_retry in [false, true] {
-        let owner = shared.owner().await?;
-        let session = shared.pool.get().await?;
-        let slots: Vec<Slot> = tokens.iter().map_while(|_| sink.take()).collect();
-        if slots.len() < tokens.len() {
-            return Err(StoreError::Busy);
-        }
-        let claimant = Claimant { shared, session: &session, owner, now };
-        let which: [&dyn Value; 3] = [&keys, &secrets, names];
-        let taken = LEASED_DELIVERIES.take(&claimant, &which, slots).await?;
-        // An empty claim may mean that this process was declared dead.
-        if !taken.is_empty() || is_retry || shared.is_registered(&session, owner).await? {
-            return Ok(taken.into_iter().map(|(_, claimed)| claimed).collect());
-        }
-        shared.rejoin(owner);
-    }
-    Ok(Vec::new())
-}
-
-/// Extends leases. Returns for each token whether its lease was extended.
-pub(super) async fn extend_leases(
-    session: &Session,
-    leases: &Leases,
-    now: Timestamp,
-    until: Timestamp,
-) -> Result<Vec<bool>, StoreError> {
-    let (keys, secrets) = columns(&leases.tokens);
-    let names: Vec<String> = leases.names.iter().map(ToString::to_string).collect();
-    let values: [&dyn Value; 5] = [&now.as_millis(), &until.as_millis(), &keys, &secrets, &names];
-    let extended = session.query(EXTEND_LEASES, &values).await?;
-    let is_extended = |token: &LeaseToken| {
-        let secret = token.secret();
-        extended.iter().any(|row| row.get::<_, i64>(0) == token.delivery && row.get::<_, &str>(1) == secret)
-    };
-    Ok(leases.tokens.iter().map(is_extended).collect())
-}
-
-/// Keys and secrets of tokens, each as one array.
-fn columns(tokens: &[LeaseToken]) -> (Vec<i64>, Vec<String>) {
-    tokens.iter().map(|token| (token.delivery, token.secret())).unzip()
-}
-
 /// Whether this process has to run crash suspects. The leader runs them, because a process that runs a suspect claims nothing
 /// else meanwhile; other processes run only those of subscriptions that the leader does not have. Suspects are the first
 /// entries of the index, so the query is cheap.
@@ -350,7 +250,7 @@ pub(super) async fn has_suspects(
 }
 
 /// The table to claim from.
-struct Kind {
+pub(super) struct Kind {
     statement: fn() -> &'static str,
     /// Reads a claimed row.
     read: fn(&Row, Timestamp, Slot) -> Claimed,
@@ -362,11 +262,11 @@ struct Kind {
 }
 
 /// The claiming process, its connection and the time of the claim.
-struct Claimant<'a> {
-    shared: &'a Shared,
-    session: &'a Session,
-    owner: i64,
-    now: Timestamp,
+pub(super) struct Claimant<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) session: &'a Session,
+    pub(super) owner: i64,
+    pub(super) now: Timestamp,
 }
 
 const EVENTS: Kind = Kind {
@@ -388,7 +288,7 @@ const DELIVERIES: Kind = Kind {
 };
 const SUSPECT_EVENTS: Kind = Kind { statement: || &CLAIM_SUSPECT_EVENTS, ..EVENTS };
 const SUSPECT_DELIVERIES: Kind = Kind { statement: || &CLAIM_SUSPECT_DELIVERIES, ..DELIVERIES };
-const LEASED_DELIVERIES: Kind = Kind { statement: || &CLAIM_LEASED, ..DELIVERIES };
+pub(super) const LEASED_DELIVERIES: Kind = Kind { statement: || &CLAIM_LEASED, ..DELIVERIES };
 const BACKLOG_DELIVERIES: Kind = Kind { statement: || &CLAIM_BACKLOG, ..DELIVERIES };
 
 impl Kind {
@@ -424,7 +324,7 @@ impl Kind {
     }
 
     /// Runs the claim statement. Returns the claims with their due times, earliest first.
-    async fn take(
+    pub(super) async fn take(
         &self,
         claimant: &Claimant<'_>,
         which: &[&dyn Value],

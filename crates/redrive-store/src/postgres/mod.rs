@@ -24,6 +24,7 @@ mod history;
 mod idempotency;
 mod leader;
 mod leader_tasks;
+mod leases;
 mod listen;
 mod low_water_mark;
 mod maintenance;

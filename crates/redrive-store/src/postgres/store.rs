@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::listen::ListenConnection;
 use super::recover::{self, Search};
 use super::write_batcher::{Append, Command};
-use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay};
+use super::{PostgresStore, append, claim, dlq, leader_tasks, leases, lock, maintenance, read, replay};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
@@ -192,14 +192,14 @@ impl WorkQueue for PostgresStore {
         sink: ClaimSink,
     ) -> StoreFuture<'_, Vec<Option<Claimed>>> {
         Box::pin(
-            self.run(move |shared| async move { claim::claim_leased(&shared, &leases, now, &sink).await }),
+            self.run(move |shared| async move { leases::claim_leased(&shared, &leases, now, &sink).await }),
         )
     }
 
     fn extend_leases(&self, leases: Leases, now: Timestamp, until: Timestamp) -> StoreFuture<'_, Vec<bool>> {
         Box::pin(async move {
             let extended = self
-                .read(async move |session| claim::extend_leases(session, &leases, now, until).await)
+                .read(async move |session| leases::extend_leases(session, &leases, now, until).await)
                 .await?;
             self.shared.due.pull_forward(until); // a lease may end earlier than before
             Ok(extended)
