@@ -18,6 +18,10 @@ macro_rules! codes {
         }
 
         impl Code {
+            /// Names of all kinds.
+            #[cfg(test)]
+            const NAMES: &[&str] = &[$($name),*];
+
             /// Returns the name, the HTTP status and the title of the problem.
             fn parts(self) -> (&'static str, StatusCode, &'static str) {
                 match self {
@@ -196,4 +200,17 @@ impl From<BusError> for Problem {
 pub(crate) fn shutting_down() -> Problem {
     Problem::new(Code::ShuttingDown, "send the request again, to another server")
         .after(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use redrive_api::problem::ProblemCode;
+
+    use super::*;
+
+    #[test]
+    fn the_client_knows_every_code() {
+        let own_of_the_client = ["network_error", "timeout", "unexpected_response"];
+        assert_eq!(ProblemCode::KNOWN, [Code::NAMES, &own_of_the_client].concat());
+    }
 }
