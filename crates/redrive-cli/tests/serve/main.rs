@@ -13,6 +13,7 @@ mod metrics;
 mod openapi;
 mod problems;
 mod receiver;
+mod rust_worker;
 mod scheduler;
 mod shutdown;
 mod stream;
