@@ -308,10 +308,10 @@ async fn a_stop_that_waits_too_long_releases_the_events() {
     let reasons = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&reasons);
     let worker = server.client().worker("billing", move |_, context: Context| {
-        let (seen, told) = (Arc::clone(&seen), context.clone());
+        let seen = Arc::clone(&seen);
         // A task of the handler's own learns why its future was dropped.
         tokio::spawn(async move {
-            let reason = told.cancelled().await;
+            let reason = context.cancelled().await;
             seen.lock().unwrap().push(reason);
         });
         std::future::pending::<HandlerResult<Error>>()

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redrive::dlq::{DlqFilter, DlqPage};
 use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{BoxError, RetryPolicy};
 use redrive::store::{PostgresOptions, PostgresStore};
 use redrive::{Event, EventBus};
@@ -45,6 +46,8 @@ async fn open(pooler: &Pooler, instance: &str, shop: &Shop) -> EventBus {
         }
     })
     .name("shop")
+    // The events that fail once may be the first ones: an open circuit would park the others.
+    .breaker(BreakerConfig::builder().min_samples(u32::MAX).build().unwrap())
     .register()
     .unwrap();
     bus.start().await.unwrap();

@@ -200,9 +200,8 @@ async fn a_stop_waits_for_handlers_and_gives_back_what_has_not_ended() {
                     tokio::time::sleep(Duration::from_millis(500)).await; // ends while the stop waits
                     return done();
                 }
-                let watcher = context.clone();
                 tokio::spawn(async move {
-                    let reason = watcher.cancelled().await;
+                    let reason = context.cancelled().await;
                     told.lock().unwrap().push(reason);
                 });
                 std::future::pending::<HandlerResult>().await
