@@ -59,7 +59,7 @@
 //!
 //! # Workers
 //!
-//! A [worker](crate::worker) pulls the events of a subscription, runs a handler for each, extends their leases meanwhile, and settles them:
+//! A [`worker`] pulls the events of a subscription, runs a handler for each, extends their leases meanwhile, and settles them:
 //!
 //! ```no_run
 //! # async fn run(client: redrive_api::client::Client) -> redrive_api::client::Result<()> {
@@ -79,7 +79,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `http-client` | yes | [`Client::http`](client::Client::http): HTTP and HTTPS, to certificates that the machine trusts |
-//! | `worker` | yes | the module [`worker`](crate::worker) |
+//! | `worker` | yes | the module [`worker`] |
 //! | `anyhow` | no | finds the class of an error inside `anyhow::Error` |
 //! | `schema` | no | schemas of the types for an OpenAPI document |
 //!
