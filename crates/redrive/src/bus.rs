@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use redrive_store::{Appended, EventContent, EventId, NewEvent, Store};
 use serde::Serialize;
-use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
-use crate::core::{Core, Phase, record_or_log};
+use crate::core::{Core, LEASE_WORK, Phase, record_or_log};
 use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
@@ -186,10 +185,10 @@ impl EventBus {
         core.phase.send_replace(Phase::ShuttingDown);
         core.switch(|switch| switch.dispatches = false);
         core.subscriptions().all().iter().for_each(|subscription| subscription.admission.close());
-        let _no_lease_work = match core.virtual_time.get() {
+        match core.virtual_time.get() {
             Some(time) => time.drive(self.wait_for_running(timeout)).await,
             None => self.wait_for_running(timeout).await,
-        };
+        }
         let tasks = std::mem::take(&mut *lock(&self.tasks.0));
         for task in tasks {
             task.abort();
@@ -200,23 +199,23 @@ impl EventBus {
         Ok(closed?)
     }
 
-    /// Waits for the deliveries in flight and for leases that are being granted or ended, at most this long. While the returned guard
-    /// lives, no lease is ended.
-    async fn wait_for_running(&self, timeout: Duration) -> Option<OwnedRwLockWriteGuard<()>> {
+    /// Waits for the deliveries in flight and for leases that are being granted or ended, at most this long. No lease is ended afterwards.
+    async fn wait_for_running(&self, timeout: Duration) {
         let core = &self.core;
         let drained = async {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
             core.sink.idle().await;
-            Arc::clone(&core.lease_work).write_owned().await
+            let all = core.lease_work.acquire_many(LEASE_WORK).await; // an error: another shutdown has closed it
+            core.lease_work.close();
+            drop(all);
         };
         tokio::select! {
             biased;
-            guard = drained => Some(guard),
+            () = drained => {}
             () = core.clock.sleep(timeout) => {
                 let left = core.in_flight();
                 tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
-                None
             }
         }
     }

@@ -9,7 +9,7 @@ use redrive_store::{
     SubscriptionRow,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::builder::{EventBusBuilder, Unmatched};
@@ -21,6 +21,9 @@ use crate::waiters::Waiters;
 
 /// Number of subscriptions that are recorded at the same time.
 const RECORD_BATCH: usize = 256;
+
+/// Maximum number of calls that grant or end leases at the same time.
+pub(crate) const LEASE_WORK: u32 = 1 << 16;
 
 /// Whether other deliveries may run beside this one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -76,8 +79,8 @@ pub(crate) struct Core {
     pub(crate) waiters: Waiters,
     /// Bounds the pull leases that are being settled.
     pub(crate) lease_slots: ClaimSink,
-    /// Locked for reading while a lease is granted or ended. A shutdown locks it for writing until the store is closed.
-    pub(crate) lease_work: Arc<tokio::sync::RwLock<()>>,
+    /// One of [`LEASE_WORK`] permits is held while a lease is granted or ended. A shutdown takes all of them and closes the semaphore.
+    pub(crate) lease_work: Arc<Semaphore>,
     pub(crate) counters: Counters,
     pub(crate) phase: watch::Sender<Phase>,
     /// Changed by [`Core::switch`] only.

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use redrive_store::{ClaimSink, Location, SqliteOptions, SqliteStore, Store};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::builder::EventBusBuilder;
 use crate::bus::EventBus;
-use crate::core::{Core, DispatchSwitch, Phase};
+use crate::core::{Core, DispatchSwitch, LEASE_WORK, Phase};
 use crate::error::BusError;
 use crate::metrics::Counters;
 use crate::waiters::Waiters;
@@ -61,7 +61,7 @@ impl EventBusBuilder {
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
             lease_slots: ClaimSink::new(MAX_LEASES_ENDED_AT_ONCE).0,
-            lease_work: Arc::default(),
+            lease_work: Arc::new(Semaphore::new(LEASE_WORK as usize)),
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
             switch: watch::Sender::new(DispatchSwitch::default()),

@@ -63,7 +63,7 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
     let name = claimed.subscription.clone();
     // From before the settlement, which frees the slot of the delivery, until the consumer has the token.
     let _working = match succeeded.consumer {
-        Some(_) => Some(Arc::clone(&core.lease_work).read_owned().await),
+        Some(_) => Arc::clone(&core.lease_work).acquire_owned().await.ok(),
         None => None,
     };
     let settled = settle(&core, claimed, settlement, &span).await;

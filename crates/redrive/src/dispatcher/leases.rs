@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_retry::Failure;
 use redrive_store::{Finished, Leases, StoreError};
-use tokio::sync::OwnedRwLockReadGuard;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use crate::core::Core;
@@ -20,14 +20,16 @@ pub(crate) async fn end_leases(
     leases: Leases,
     result: impl Fn() -> Result<(), Failure> + Send + 'static,
 ) -> Result<Vec<bool>, StoreError> {
-    let working = Arc::clone(&core.lease_work).read_owned().await;
+    let Ok(working) = Arc::clone(&core.lease_work).acquire_owned().await else {
+        return Err(StoreError::Closed);
+    };
     let ending = tokio::spawn(end(core, leases, result, working));
     ending.await.unwrap_or_else(|error| Err(StoreError::Unknown { why: error.to_string() }))
 }
 
 /// Gives back leases in the background. After the shutdown of the bus they stay until their end.
 pub(crate) fn release_in_background(core: &Arc<Core>, leases: Leases) {
-    let working = Arc::clone(&core.lease_work).try_read_owned();
+    let working = Arc::clone(&core.lease_work).try_acquire_owned();
     if let (Some(runtime), Ok(working)) = (core.runtime.get(), working) {
         runtime.spawn(end(Arc::clone(core), leases, || Err(Failure::new(GivenBack)), working));
     }
@@ -37,7 +39,7 @@ async fn end(
     core: Arc<Core>,
     leases: Leases,
     result: impl Fn() -> Result<(), Failure>,
-    _working: OwnedRwLockReadGuard<()>,
+    _working: OwnedSemaphorePermit,
 ) -> Result<Vec<bool>, StoreError> {
     let claimed = core.store.claim_leased(leases, core.clock.now(), core.lease_slots.clone()).await?;
     let (mut settling, mut was_held) = (JoinSet::new(), vec![false; claimed.len()]);
