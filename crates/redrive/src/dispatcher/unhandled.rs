@@ -14,7 +14,7 @@ use crate::pattern::Patterns;
 use crate::subscription::Subscription;
 
 use super::outcome::{failed_attempt, log_attempt, settlement};
-use super::routing::remote;
+use super::routing::{matching, remote};
 
 /// Limits of the delay of a delivery for a subscription that no process has registered: the time for which the bus has run, within these.
 const MIN_ORPHAN_DELAY: Duration = Duration::from_secs(1);
@@ -76,6 +76,10 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
             Isolation::Concurrent => orphan_delay(core, now),
         };
         return settlement(core, Verdict::Defer(Due::At(now + delay)));
+    }
+    // Registered here a moment ago: the next dispatch calls it.
+    if !matching(core, claimed.subscription.as_ref(), &claimed.event.event_type).is_empty() {
+        return settlement(core, Verdict::Defer(Due::At(now)));
     }
     if claimed.subscription.is_some() || claimed.attempt > 1 || claimed.was_dispatched {
         return settlement(core, Verdict::Dead(DeadReason::NoSubscription));
